@@ -1,0 +1,17 @@
+create table inbox_messages (
+    consumer_name text not null,
+    event_id      text not null,
+    received_at   timestamptz not null default now(),
+    primary key (consumer_name, event_id)
+);
+create index ix_inbox_prune on inbox_messages (received_at);
+
+-- Deliveries that may have killed their consumer before, while each is handled
+-- alone; empty in good times.
+create table inbox_suspects (
+    consumer_name text not null,
+    event_id      text not null,
+    lone_count    integer not null,
+    marked_at     timestamptz not null default now(),
+    primary key (consumer_name, event_id)
+);

@@ -1,0 +1,216 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// DB is what the relay and the functions of an operator need: a pool, a
+// connection or a transaction of pgx.
+type DB interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// killerAfter is after how many claims made for it alone, all without an
+// outcome, a row is Failed. From its third claim without an outcome on a row is
+// a suspect and claimed alone: that 2 is a literal in the statements below.
+const killerAfter = 10
+
+// row is a message in this relay's hands.
+type row struct {
+	Message
+	claim    string    // claim id: every statement about the row carries it
+	trusted  time.Time // until when the claim may be believed without renewing it
+	alone    bool      // nothing else is in flight while this one is
+	lost     bool      // a renewal found that somebody else has it
+	attempts int
+	tooOld   bool
+	killer   bool
+}
+
+// due is what may be claimed: Pending and its time has come, or Processing and
+// its lease has run out. The states are literals and the first two conditions
+// those of ix_outbox_dispatch, so that a generic plan uses that index too.
+const due = `
+  o.published_at is null and o.failed_at is null and o.next_attempt_at <= now()
+  and (o.status = 'Pending' or o.locked_until < now())`
+
+// inOrder leaves only the lowest open sequence of each aggregate. A Failed row
+// is open: it blocks its aggregate until it is requeued or discarded.
+const inOrder = `
+  and not exists (select 1 from outbox_messages p
+    where p.aggregate_id = o.aggregate_id and p.sequence < o.sequence and p.published_at is null)`
+
+// The claim locks its candidates in a materialised CTE, so that no plan can run
+// it twice and take more than the limit, and skips rows that another relay is
+// claiming at this moment. It is one statement, hence one short transaction:
+// the lease, not the lock, holds the rows from here on.
+//
+// It changes no indexed column, which makes it a HOT update.
+const claimSQL = `
+with candidates as materialized (
+  select o.event_id from outbox_messages o
+  where ` + due + ` and o.claim_count < 2 %s
+  order by o.next_attempt_at, o.event_id
+  limit $1
+  for update skip locked
+)` + takeSQL
+
+// A suspect stands near the head: a claim does not move a row, so whatever was
+// claimed without an outcome is older than what waits. Hence the bounded look.
+const suspectSQL = `
+select head.event_id from (
+  select o.event_id, o.claim_count, o.next_attempt_at from outbox_messages o
+  where ` + due + ` %s
+  order by o.next_attempt_at, o.event_id
+  limit 5000
+) head where head.claim_count >= 2
+order by head.next_attempt_at, head.event_id
+limit 1`
+
+const claimAloneSQL = `
+with candidates as materialized (
+  select o.event_id from outbox_messages o
+  where ` + due + ` and o.event_id = $1
+  for update skip locked
+)` + takeAloneSQL
+
+const takeSQL = `
+update outbox_messages o
+set status = 'Processing', locked_by = $2, locked_until = now() + $3::interval,
+    claim_count = o.claim_count + 1
+where o.event_id = any (array (select event_id from candidates))` + returningSQL
+
+const takeAloneSQL = `
+update outbox_messages o
+set status = 'Processing', locked_by = $2, locked_until = now() + $3::interval,
+    claim_count = o.claim_count + 1, lone_count = o.lone_count + 1
+where o.event_id = any (array (select event_id from candidates))` + returningSQL
+
+// An update returns rows in no order: the caller sorts.
+const returningSQL = `
+returning o.event_id, o.event_type, o.aggregate_id, o.sequence, o.occurred_at, o.headers, o.payload::text,
+  o.attempt_count, o.lone_count, o.created_at < now() - $4::interval, o.next_attempt_at`
+
+// renewSQL extends the lease of rows that are still this relay's.
+const renewSQL = `
+update outbox_messages o
+set locked_until = now() + $3::interval
+from unnest($1::text[], $2::text[]) as mine (event_id, claim)
+where o.event_id = mine.event_id and o.locked_by = mine.claim and o.status = 'Processing'
+returning o.event_id`
+
+// An outcome is settled with the claim id in the condition: no row affected
+// means that the lease ran out and the row is somebody else's now.
+const settled = `
+from unnest($1::text[], $2::text[], $3::text[]) as s (event_id, claim, error)
+where o.event_id = s.event_id and o.locked_by = s.claim and o.status = 'Processing'
+returning o.event_id, o.aggregate_id, o.event_type, o.status, o.attempt_count, coalesce(o.last_error, '')`
+
+const publishedSQL = `
+update outbox_messages o
+set status = 'Published', published_at = now(), locked_by = null, locked_until = null,
+    last_error = null, claim_count = 0, lone_count = 0` + settled
+
+// Unroutable and refused: the broker had it and said no. The backoff doubles
+// from $5 to $6, give or take a fifth so that rows that failed together do not
+// come back together.
+const deniedSQL = `
+update outbox_messages o
+set status = case when o.attempt_count + 1 >= $4 then 'Failed' else 'Pending' end,
+    failed_at = case when o.attempt_count + 1 >= $4 then now() end,
+    attempt_count = o.attempt_count + 1, last_error = s.error,
+    next_attempt_at = now() + least($6::interval, $5::interval * power(2, least(o.attempt_count, 30))) * (0.8 + 0.4 * random()),
+    locked_by = null, locked_until = null, claim_count = 0, lone_count = 0` + settled
+
+// Unknown: the broker may have it. The claim stays counted, because a row that
+// three claims brought no answer for is sent alone; a claim made alone is not
+// held against it, because its relay lives.
+const unknownSQL = `
+update outbox_messages o
+set status = 'Pending', last_error = s.error,
+    next_attempt_at = now() + $4::interval * (0.8 + 0.4 * random()),
+    locked_by = null, locked_until = null, lone_count = greatest(o.lone_count - 1, 0)` + settled
+
+// Given back: never sent, so the claim counts for nothing.
+const givenBackSQL = `
+update outbox_messages o
+set status = 'Pending', locked_by = null, locked_until = null,
+    claim_count = greatest(o.claim_count - 1, 0), lone_count = greatest(o.lone_count - 1, 0)` + settled
+
+const failedSQL = `
+update outbox_messages o
+set status = 'Failed', failed_at = now(), last_error = s.error, locked_by = null, locked_until = null` + settled
+
+// claim takes up to limit rows that are due, oldest first.
+func (w *worker) claim(ctx context.Context, limit int) ([]*row, error) {
+	return w.take(ctx, w.sql.claim, limit, false)
+}
+
+// suspect looks for a row that several claims brought no outcome for.
+func (w *worker) suspect(ctx context.Context, id *string) (found bool, err error) {
+	err = w.DB.QueryRow(ctx, w.sql.suspect).Scan(id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	} else if err != nil {
+		return false, fmt.Errorf("look for suspects: %w", err)
+	}
+	return true, nil
+}
+
+// claimAlone takes the one row id, if it is still due.
+func (w *worker) claimAlone(ctx context.Context, id string) ([]*row, error) {
+	return w.take(ctx, claimAloneSQL, id, true)
+}
+
+func (w *worker) take(ctx context.Context, sql string, what any, alone bool) ([]*row, error) {
+	// A claim whose answer nobody waits for would hold its rows for a lease.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.Lease/3)
+	defer cancel()
+	claim := w.newClaimID()
+	// Before the request: the database starts the lease no earlier than this.
+	trusted := time.Now().Add(w.trust())
+	rows, err := w.DB.Query(ctx, sql, what, claim, w.Lease, w.MaxAge)
+	if err != nil {
+		return nil, fmt.Errorf("claim: %w", err)
+	}
+	type found struct {
+		row
+		due time.Time
+	}
+	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (found, error) {
+		var f found
+		var headers []byte
+		var payload string
+		var lone int
+		err := r.Scan(&f.ID, &f.Type, &f.AggregateID, &f.Sequence, &f.OccurredAt, &headers, &payload,
+			&f.attempts, &lone, &f.tooOld, &f.due)
+		if err == nil && string(headers) != "{}" {
+			err = json.Unmarshal(headers, &f.Headers)
+		}
+		f.Payload = []byte(payload)
+		f.claim, f.trusted, f.alone, f.killer = claim, trusted, alone, lone > killerAfter
+		return f, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claim: %w", err)
+	}
+	slices.SortFunc(all, func(a, b found) int {
+		return cmp.Or(a.due.Compare(b.due), cmp.Compare(a.ID, b.ID))
+	})
+	out := make([]*row, len(all))
+	for i := range all {
+		out[i] = &all[i].row
+	}
+	return out, nil
+}

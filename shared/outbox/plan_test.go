@@ -1,0 +1,168 @@
+package outbox
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/baton/internal/testenv"
+)
+
+// history fills a table as it stands after a while: much published, some to do.
+func history(t *testing.T, published, pending int) *pgxpool.Pool {
+	t.Helper()
+	db := testenv.Schema(t)
+	for _, sql := range []string{
+		Schema,
+		fmt.Sprintf(`insert into outbox_messages (event_id, aggregate_id, sequence, event_type, payload, occurred_at, status, published_at)
+			select 'p' || n, 'p' || n, 1, 'order.created', '{}', now(), 'Published', now() from generate_series(1, %d) n`, published),
+		fmt.Sprintf(`insert into outbox_messages (event_id, aggregate_id, sequence, event_type, payload, occurred_at)
+			select 'm' || to_char(n, 'FM00000'), 'm' || n, 1, 'order.created', '{"amount": 199.00, "customerId": "C10086"}', now() from generate_series(1, %d) n`, pending),
+		`vacuum analyze outbox_messages`,
+	} {
+		if _, err := db.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return db
+}
+
+func claimStatement(ordered bool) string {
+	order := ""
+	if ordered {
+		order = inOrder
+	}
+	return fmt.Sprintf(claimSQL, order)
+}
+
+// B92: the hot statements use their indexes also under a generic plan, which
+// knows no parameter.
+func TestHotStatementsUseTheirIndexes(t *testing.T) {
+	t.Parallel()
+	db := history(t, 200_000, 20)
+	types := map[string]string{
+		"claim":         "int, text, interval, interval",
+		"claim ordered": "int, text, interval, interval",
+		"suspect":       "",
+		"published":     "text[], text[], text[]",
+		"denied":        "text[], text[], text[], int, interval, interval",
+		"renew":         "text[], text[], interval",
+	}
+	for name, sql := range map[string]string{
+		"claim": claimStatement(false), "claim ordered": claimStatement(true),
+		"suspect": fmt.Sprintf(suspectSQL, ""), "published": publishedSQL, "denied": deniedSQL, "renew": renewSQL,
+	} {
+		t.Run(name, func(t *testing.T) {
+			tx, err := db.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback(t.Context()) }()
+			exec := func(sql string) {
+				if _, err := tx.Exec(t.Context(), sql); err != nil {
+					t.Fatalf("%s: %v", sql, err)
+				}
+			}
+			exec(`set local plan_cache_mode = force_generic_plan`)
+			nulls := ""
+			prepare := "prepare s as "
+			if types[name] != "" {
+				prepare = "prepare s (" + types[name] + ") as "
+				nulls = "(" + strings.Repeat("null, ", strings.Count(types[name], ",")) + "null)"
+			}
+			exec(prepare + sql)
+			defer func() { _, _ = tx.Exec(t.Context(), "deallocate s") }()
+			rows, err := tx.Query(t.Context(), "explain execute s"+nulls, pgx.QueryExecModeSimpleProtocol)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			if err != nil {
+				t.Fatal(err)
+			}
+			plan := strings.Join(lines, "\n")
+			if strings.Contains(plan, "Seq Scan on outbox_messages") {
+				t.Errorf("sequential scan:\n%s", plan)
+			}
+			if strings.HasPrefix(name, "claim") || name == "suspect" {
+				if !strings.Contains(plan, "using ix_outbox_dispatch") {
+					t.Errorf("dispatch index not used:\n%s", plan)
+				}
+				if regexp.MustCompile(`(?m)^\s*->\s+Sort`).MatchString(plan) && name != "suspect" {
+					t.Errorf("the backlog is sorted:\n%s", plan)
+				}
+			}
+		})
+	}
+}
+
+// The claim changes no indexed column and finds room on the page, so that no
+// index is written.
+func TestClaimsAreHOTUpdates(t *testing.T) {
+	t.Parallel()
+	const rows = 20_000
+	db := history(t, 0, rows)
+	w := &worker{Relay: &Relay{DB: db}, Lease: time.Minute, MaxAge: time.Hour}
+	w.sql.claim = claimStatement(false)
+	before := updates(t, db)
+	for taken := 0; taken < rows; {
+		got, err := w.claim(t.Context(), 500)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got) == 0 {
+			t.Fatalf("%d rows claimed, want %d", taken, rows)
+		}
+		taken += len(got)
+	}
+	var hot, all int64
+	testenv.Eventually(t, 20*time.Second, "the statistics", func() error {
+		now := updates(t, db)
+		hot, all = now[1]-before[1], now[0]-before[0]
+		if all < rows {
+			return fmt.Errorf("%d updates counted", all)
+		}
+		return nil
+	})
+	t.Logf("%d of %d claims were HOT", hot, all)
+	if hot < rows*99/100 {
+		t.Errorf("%d of %d claims were HOT updates", hot, all)
+	}
+}
+
+func updates(t *testing.T, db *pgxpool.Pool) (n [2]int64) {
+	t.Helper()
+	err := db.QueryRow(t.Context(), `select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables
+		where relname = 'outbox_messages' and schemaname = current_schema()`).Scan(&n[0], &n[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// B04: no plan makes a claim take more than its limit.
+func TestClaimTakesNoMoreThanItsLimit(t *testing.T) {
+	t.Parallel()
+	db := history(t, 0, 1000)
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	for _, setting := range []string{"hashjoin", "mergejoin", "hashagg", "sort", "material"} {
+		if _, err := tx.Exec(t.Context(), "set local enable_"+setting+" = off"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &worker{Relay: &Relay{DB: tx}, Lease: time.Minute, MaxAge: time.Hour}
+	w.sql.claim = claimStatement(false)
+	got, err := w.claim(t.Context(), 1)
+	if err != nil || len(got) != 1 || got[0].ID != "m00001" {
+		t.Errorf("claimed %d rows: %v", len(got), err)
+	}
+}

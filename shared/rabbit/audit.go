@@ -1,0 +1,160 @@
+package rabbit
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Audit compares the bindings that must exist with those that do, through the
+// management API, because AMQP cannot list bindings and a mandatory publish
+// proves only that some queue took the message.
+type Audit struct {
+	// ManagementURL has a user with the management tag and needs no permission on
+	// anything: "http://audit:secret@127.0.0.1:15672". Empty: the audit says that
+	// nothing was checked, and never that all is well.
+	ManagementURL string
+	AMQPURL       string // names the vhost
+	Bindings      []Binding
+	Interval      time.Duration // defaults to 30 seconds
+	// Repair, when set, is called when a binding is missing.
+	Repair func(missing error)
+	Logger *slog.Logger
+
+	mu    sync.Mutex
+	state AuditState
+}
+
+// AuditState is what the last audit found.
+type AuditState struct {
+	Checked bool      // false: the management API was not asked or did not answer
+	Missing []Binding // bindings that must exist and do not
+	Problem string    // why nothing was checked, or what is missing and what to do
+}
+
+// State returns what the last audit found.
+func (a *Audit) State() AuditState {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.state.Checked && a.state.Problem == "" {
+		return AuditState{Problem: "bindings not checked yet"}
+	}
+	return a.state
+}
+
+// Run audits at once and then at every interval until ctx is done, and returns
+// nil.
+func (a *Audit) Run(ctx context.Context) error {
+	log := cmp.Or(a.Logger, slog.Default())
+	if a.ManagementURL == "" {
+		a.set(AuditState{Problem: "bindings not checked: no management URL"})
+		<-ctx.Done()
+		return nil
+	}
+	last := ""
+	for ctx.Err() == nil {
+		state := a.check(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		a.set(state)
+		if state.Problem != last {
+			if state.Problem != "" {
+				log.Warn("audit of bindings", "err", state.Problem)
+			} else if last != "" {
+				log.Info("audit of bindings: all there")
+			}
+			last = state.Problem
+		}
+		if len(state.Missing) > 0 && a.Repair != nil {
+			a.Repair(errors.New(state.Problem))
+		}
+		pause(ctx, cmp.Or(a.Interval, 30*time.Second))
+	}
+	return nil
+}
+
+func (a *Audit) set(s AuditState) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.state = s
+}
+
+func (a *Audit) check(ctx context.Context) AuditState {
+	found, err := a.list(ctx)
+	if err != nil {
+		return AuditState{Problem: "bindings not checked: " + err.Error()}
+	}
+	state := AuditState{Checked: true}
+	var names []string
+	for _, b := range a.Bindings {
+		if !found[b] {
+			state.Missing = append(state.Missing, b)
+			names = append(names, b.String())
+		}
+	}
+	if len(names) > 0 {
+		state.Problem = "bindings missing, their messages go nowhere: " + strings.Join(names, ", ") +
+			" (the service that owns the queue binds it again when it connects)"
+	}
+	return state
+}
+
+// list asks for the bindings of the vhost.
+func (a *Audit) list(ctx context.Context) (map[Binding]bool, error) {
+	u, err := url.Parse(a.ManagementURL)
+	if err != nil {
+		return nil, errors.New("the management URL cannot be parsed")
+	}
+	broker, err := amqp.ParseURI(a.AMQPURL)
+	if err != nil {
+		return nil, withoutURL(err)
+	}
+	user := u.User
+	u.User = nil
+	u = u.JoinPath("api", "bindings", url.PathEscape(broker.Vhost))
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	if user != nil {
+		password, _ := user.Password()
+		req.SetBasicAuth(user.Username(), password)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("management API answered %s for user %q", res.Status, user.Username())
+	}
+	var listed []struct {
+		Source, Destination string
+		DestinationType     string `json:"destination_type"`
+		RoutingKey          string `json:"routing_key"`
+	}
+	if err := json.NewDecoder(io.LimitReader(res.Body, 64<<20)).Decode(&listed); err != nil {
+		return nil, fmt.Errorf("management API: %w", err)
+	}
+	found := make(map[Binding]bool, len(listed))
+	for _, b := range listed {
+		if b.DestinationType == "queue" {
+			found[Binding{b.Source, b.Destination, b.RoutingKey}] = true
+		}
+	}
+	return found, nil
+}
