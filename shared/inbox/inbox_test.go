@@ -14,10 +14,16 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/goleak"
 
 	"example.com/baton/internal/testenv"
 	"example.com/baton/shared/inbox"
 )
+
+func TestMain(m *testing.M) {
+	testenv.SkipExamplesWithoutServers()
+	goleak.VerifyTestMain(m)
+}
 
 func table(t *testing.T) *pgxpool.Pool {
 	t.Helper()

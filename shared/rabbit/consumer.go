@@ -243,7 +243,7 @@ func (h *hands) collect(ctx context.Context) (batch []received, ok bool) {
 		select {
 		case r, open := <-arrivals:
 			if !open {
-				h.session.end(errors.New("the deliveries ended"))
+				<-h.session.over() // with the reason why there are no more
 				return nil, false
 			}
 			h.count(r)
@@ -300,11 +300,17 @@ func (h *hands) count(r received) {
 
 // handle returns a verdict for each delivery of the batch.
 func (h *hands) handle(ctx context.Context, batch []received) []error {
-	if err := h.observe(ctx, StepReceived, batch); err != nil {
-		return same(err, len(batch))
-	}
 	if len(batch) == 1 && batch[0].crashes >= carefulFrom {
 		return []error{h.handleSuspect(ctx, batch[0])}
+	}
+	return h.begin(ctx, batch)
+}
+
+// begin hands a batch over. Whatever may crash because of a message comes after
+// this, and so after the mark of a suspect.
+func (h *hands) begin(ctx context.Context, batch []received) []error {
+	if err := h.observe(ctx, StepReceived, batch); err != nil {
+		return same(err, len(batch))
 	}
 	return h.call(ctx, batch)
 }
@@ -319,7 +325,7 @@ func (h *hands) handleSuspect(ctx context.Context, r received) error {
 		if r.crashes >= crashesLimit {
 			return Permanent(fmt.Errorf("%w: %d deliveries ended with their consumer", errKiller, r.crashes))
 		}
-		return h.call(ctx, []received{r})[0]
+		return h.begin(ctx, []received{r})[0]
 	}
 	n, err := h.Suspects.Mark(ctx, r.id())
 	if err != nil {
@@ -328,7 +334,7 @@ func (h *hands) handleSuspect(ctx context.Context, r received) error {
 	if n > killerAfter {
 		err = Permanent(fmt.Errorf("%w: handled alone %d times, and none of them lived to tell", errKiller, n-1))
 	} else {
-		err = h.call(ctx, []received{r})[0]
+		err = h.begin(ctx, []received{r})[0]
 	}
 	if clearErr := h.Suspects.Clear(ctx, r.id()); clearErr != nil {
 		h.log.Warn("a mark of a suspect stays; it counts as one crash", "message_id", r.MessageId, "err", clearErr)

@@ -382,7 +382,7 @@ func (s *pubSession) pairAnswers() {
 	// The library closes the channel when the session is over, and says nothing
 	// of what is pending: only a return is proof of anything now.
 	drainReturns()
-	s.end(amqp.ErrClosed)
+	<-s.over() // the reason is on its way: it was told before the channel was closed
 	lost := lostWith(s.reason())
 	for _, f := range s.abandon() {
 		if err, ok := returned[f.id]; ok {
