@@ -8,9 +8,11 @@
 package events
 
 import (
+	"bytes"
 	_ "embed"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -124,10 +126,30 @@ func Decode(body []byte) (Event, error) {
 	if err := json.Unmarshal(body, &e); err != nil {
 		return Event{}, fmt.Errorf("decode event: %w", err)
 	}
+	if bytes.Contains(body, []byte(`\u0000`)) {
+		if field := e.withNUL(); field != "" {
+			return Event{}, fmt.Errorf("decode event: %s has a NUL character, which PostgreSQL cannot store", field)
+		}
+	}
 	if err := e.valid(); err != nil {
 		return Event{}, fmt.Errorf("decode event: %w", err)
 	}
 	return e, nil
+}
+
+// withNUL names a field that no row could hold.
+func (e Event) withNUL() string {
+	fields := map[string]string{"eventId": e.EventID, "eventType": e.EventType, "orderId": e.OrderID,
+		"customerId": e.CustomerID, "currency": e.Currency, "reason": e.Reason}
+	for i, it := range e.Items {
+		fields[fmt.Sprintf("items[%d].sku", i)] = it.SKU
+	}
+	for name, value := range fields {
+		if strings.ContainsRune(value, 0) {
+			return name
+		}
+	}
+	return ""
 }
 
 // ErrUnknown is an event that this version cannot understand.

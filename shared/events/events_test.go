@@ -99,6 +99,8 @@ func TestBadEventsAreRefused(t *testing.T) {
 		"quantity 1.5":     {`"quantity":2`, `"quantity":1.5`, "quantity"},
 		"no sku":           {`SKU-1`, ``, "items[0].sku"},
 		"two values":       {`}]}`, `}]} {}`, "after top-level"},
+		"NUL":              {`C10086`, `C\u0000`, "customerId"},
+		"NUL in sku":       {`SKU-1`, `SKU\u0000`, "items[0].sku"},
 		"bad UTF-8":        {`C10086`, "\xff", "UTF-8"},
 		"null":             {sample(), `null`, "eventId"},
 		"empty":            {sample(), ``, "EOF"},

@@ -68,6 +68,22 @@ func Handle(ctx context.Context, db Beginner, consumer string, ids []string, fn 
 	})
 }
 
+const forgetSQL = `delete from inbox_messages where consumer_name = $1 and event_id = any ($2)`
+
+// Forget takes back, in the transaction of [Handle], that ids are recorded. It
+// is for a message that fn finds it must not handle although the rest of the
+// batch goes on: recorded all the same, it would be a duplicate when it comes
+// again.
+func Forget(ctx context.Context, tx pgx.Tx, consumer string, ids ...string) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, forgetSQL, consumer, ids); err != nil {
+		return fmt.Errorf("forget in inbox: %w", err)
+	}
+	return nil
+}
+
 // inOrder returns those of ids that are in recorded, each once, in the order of
 // ids.
 func inOrder(ids, recorded []string) []string {
@@ -103,6 +119,9 @@ const conflictTries = 5
 // afresh whatever it gathers outside tx. A panic of fn is taken as its error.
 func HandleBatch(ctx context.Context, db Beginner, consumer string, ids []string, fn func(tx pgx.Tx, fresh []string) error) []error {
 	errs := make([]error, len(ids))
+	if len(ids) == 0 {
+		return errs
+	}
 	err := handleAgain(ctx, db, consumer, ids, fn)
 	switch {
 	case err == nil:

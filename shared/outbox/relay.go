@@ -243,7 +243,7 @@ func (w *worker) claimLoop(ctx context.Context, batches chan<- []*row) {
 			return
 		}
 		rows, err := w.claim(ctx, w.BatchSize)
-		if err == nil && len(rows) < w.BatchSize && time.Since(suspectsSeen) >= w.Poll {
+		if err == nil && time.Since(suspectsSeen) >= w.Poll {
 			suspectsSeen = time.Now()
 			err = w.relaySuspects(ctx, batches, &rows)
 		}
