@@ -30,6 +30,8 @@ var variables = map[string]string{
 	"batch":         "BATON_BATCH",
 	"prefetch":      "BATON_PREFETCH",
 	"lease":         "BATON_RELAY_LEASE",
+	"poll":          "BATON_RELAY_POLL",
+	"ordered":       "BATON_RELAY_ORDERED",
 	"max-event-age": "BATON_MAX_EVENT_AGE",
 	"inbox-keep":    "BATON_INBOX_KEEP",
 	"replay-window": "BATON_REPLAY_WINDOW",
@@ -87,6 +89,8 @@ func (s *settings) define(fs *flag.FlagSet) {
 	number(&s.Batch, "batch", 250, "most deliveries for one transaction")
 	number(&s.Prefetch, "prefetch", 500, "deliveries taken in advance")
 	period(&s.Lease, "lease", 30*time.Second, "how long the relay's claim of an answer holds")
+	period(&s.Poll, "poll", time.Second, "pause of the relay when there is nothing to send and nothing wakes it")
+	fs.BoolVar(&s.Ordered, "ordered", false, usage("ordered", "send the answers of an order one at a time, in sequence"))
 	period(&s.MaxEventAge, "max-event-age", 7*day, "older events are neither sent nor handled")
 	period(&s.InboxKeep, "inbox-keep", 30*day, "how long ids of handled events are remembered")
 	period(&s.ReplayWindow, "replay-window", 7*day, "how long dead letters may be put back")

@@ -51,6 +51,13 @@ type Config struct {
 	// Lease is how long the relay's claim of an answer keeps other relays away.
 	// Defaults to 30 seconds.
 	Lease time.Duration
+	// Poll is how often the relay looks for answers that nobody woke it for: those
+	// of other processes, and those whose time to be sent again has come.
+	// Defaults to 1 second.
+	Poll time.Duration
+	// Ordered makes the answers of an order leave one at a time, in sequence; see
+	// [outbox.Relay].
+	Ordered bool
 
 	// MaxEventAge is the age from which on an event is neither sent nor handled,
 	// because its id may have been forgotten. Defaults to 7 days.
@@ -87,6 +94,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.RetryTTL = cmp.Or(c.RetryTTL, 2*time.Second)
 	c.Batch, c.Prefetch = cmp.Or(c.Batch, 250), cmp.Or(c.Prefetch, 500)
 	c.Lease = cmp.Or(c.Lease, 30*time.Second)
+	c.Poll = cmp.Or(c.Poll, time.Second)
 	c.MaxEventAge = cmp.Or(c.MaxEventAge, 7*day)
 	c.ReplayWindow = cmp.Or(c.ReplayWindow, 7*day)
 	c.BackupAge = cmp.Or(c.BackupAge, 7*day)
@@ -125,6 +133,7 @@ func (c Config) check() error {
 		{"--audit-every ($BATON_AUDIT_EVERY)", c.AuditEvery},
 		{"--retry-ttl ($BATON_RETRY_TTL)", c.RetryTTL},
 		{"--lease ($BATON_RELAY_LEASE)", c.Lease},
+		{"--poll ($BATON_RELAY_POLL)", c.Poll},
 		{"--max-event-age ($BATON_MAX_EVENT_AGE)", c.MaxEventAge},
 		{"--replay-window ($BATON_REPLAY_WINDOW)", c.ReplayWindow},
 		{"--backup-age ($BATON_BACKUP_AGE)", c.BackupAge},

@@ -88,7 +88,7 @@ func newService(cfg Config, db *pgxpool.Pool) *service {
 	}
 	s.relay = &outbox.Relay{
 		DB: db, Publisher: s.publisher, Instance: "inventory",
-		Lease: cfg.Lease, MaxAge: cfg.MaxEventAge,
+		Lease: cfg.Lease, Poll: cfg.Poll, MaxAge: cfg.MaxEventAge, Ordered: cfg.Ordered,
 		Observe: observe, Logger: s.log,
 	}
 	queue := rabbit.Queue{

@@ -99,7 +99,8 @@ where o.event_id = any (array (select event_id from candidates))` + returningSQL
 
 // An update returns rows in no order: the caller sorts.
 const returningSQL = `
-returning o.event_id, o.event_type, o.aggregate_id, o.sequence, o.occurred_at, o.headers, o.payload::text,
+returning o.event_id, o.event_type, o.aggregate_id, o.sequence, o.occurred_at, o.headers,
+  case when o.lone_count > 10 then '{}' else o.payload::text end, -- it may be the payload that kills
   o.attempt_count, o.lone_count, o.created_at < now() - $4::interval, o.next_attempt_at`
 
 // renewSQL extends the lease of rows that are still this relay's.

@@ -410,9 +410,9 @@ func TestLeaseIsRenewedWhileInHand(t *testing.T) {
 	t.Parallel()
 	db := table(t)
 	enqueue(t, db, "m", 300)
-	slow := &scripted{answer: func(outbox.Message, int) error { <-time.After(12 * time.Millisecond); return nil }}
+	slow := &scripted{answer: func(outbox.Message, int) error { <-time.After(25 * time.Millisecond); return nil }}
 	other := &scripted{}
-	run(t, &outbox.Relay{DB: db, Publisher: slow, BatchSize: 300, Lease: 3 * time.Second}) // needs 3.6 s and more
+	run(t, &outbox.Relay{DB: db, Publisher: slow, BatchSize: 300, Lease: 6 * time.Second}) // needs 7.5 s and more
 	testenv.Eventually(t, 10*time.Second, "the first send", func() error {
 		if len(slow.ids()) == 0 {
 			return errors.New("nothing sent")

@@ -310,7 +310,13 @@ func (w *worker) handOver(ctx context.Context, batches chan<- []*row, rows []*ro
 		return true
 	}
 	w.counts.Claimed.Add(int64(len(rows)))
-	rows = w.hand.add(rows)
+	if rows = w.hand.add(rows); len(rows) == 0 {
+		return true
+	}
+	if rows[0].killer { // claimed alone; nothing more is done with it
+		w.outcomes <- outcome{rows[0], errKiller}
+		return true
+	}
 	if err := w.observe(ctx, StepClaimed, rows); err != nil {
 		w.report(rows, fmt.Errorf("%w: %w", ErrUnreachable, err))
 		return true
@@ -349,8 +355,6 @@ func (w *worker) send(ctx context.Context, rows []*row) {
 				w.outcomes <- outcome{r, fmt.Errorf("%w: the lease was lost before it was sent", ErrUnreachable)}
 			case r.tooOld:
 				w.outcomes <- outcome{r, errTooOld}
-			case r.killer:
-				w.outcomes <- outcome{r, errKiller}
 			default:
 				ready = append(ready, r)
 				if trusted.Before(deadline) {

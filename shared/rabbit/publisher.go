@@ -61,6 +61,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	}
 	log := cmp.Or(p.Logger, slog.Default()).With("connection", p.name())
 	var s *pubSession
+	var misconfigured string // why the last session was closed, until one gets an answer
 	keep(ctx, log, &p.status,
 		func(ctx context.Context) (_ *session, err error) {
 			s, err = p.open(ctx)
@@ -71,9 +72,20 @@ func (p *Publisher) Run(ctx context.Context) error {
 		},
 		func(*session) {
 			p.current.Store(s)
-			p.status.connected()
+			// A problem that closes the channel is not over because another could be
+			// opened: only an answer shows that.
+			p.status.set(State{Connected: true, Problem: misconfigured})
+			s.answered = func() {
+				if misconfigured != "" {
+					misconfigured = ""
+					p.status.connected()
+				}
+			}
 			s.watchUntilOver(ctx, log, &p.status)
 			p.current.CompareAndSwap(s, nil)
+			if err := lostWith(s.reason()); errors.Is(err, outbox.ErrMisconfigured) {
+				misconfigured = describe(s.reason())
+			}
 		})
 	return nil
 }
@@ -91,8 +103,8 @@ func (p *Publisher) Reset(reason error) {
 // messages.
 func (p *Publisher) Ready(ctx context.Context) error {
 	for {
-		state, changed := p.status.watch()
-		if s := p.current.Load(); s != nil && s.life.Err() == nil && state.Connected && state.Problem == "" {
+		changed := p.status.watch()
+		if s := p.current.Load(); s != nil && s.life.Err() == nil && !s.isBlocked() {
 			return ctx.Err()
 		}
 		select {
@@ -154,6 +166,7 @@ type pubSession struct {
 	// alarm reads nothing, and would get a whole window of copies at each attempt
 	// to reach it.
 	opened   chan struct{}
+	answered func()        // called at the first confirm
 	slots    chan struct{} // one for each message in flight
 	unblocks chan struct{} // closed while the broker is not blocked; guarded by mu
 
@@ -365,6 +378,9 @@ func (s *pubSession) pairAnswers() {
 	}
 	for c := range s.confirms {
 		drainReturns()
+		if c.DeliveryTag == 1 {
+			s.answered()
+		}
 		f, ok := s.land()
 		if !ok {
 			continue
@@ -450,6 +466,15 @@ func (s *pubSession) unblocked() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.unblocks
+}
+
+func (s *pubSession) isBlocked() bool {
+	select {
+	case <-s.unblocked():
+		return false
+	default:
+		return true
+	}
 }
 
 func (s *pubSession) block() {

@@ -213,14 +213,14 @@ func (s *status) get() State {
 	return s.state
 }
 
-// watch returns the state and a channel that is closed at its next change.
-func (s *status) watch() (State, <-chan struct{}) {
+// watch returns a channel that is closed at the next change.
+func (s *status) watch() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.changed == nil {
 		s.changed = make(chan struct{})
 	}
-	return s.state, s.changed
+	return s.changed
 }
 
 func (s *status) set(state State) (different bool) {
