@@ -28,7 +28,8 @@ type Audit struct {
 	AMQPURL       string // names the vhost
 	Bindings      []Binding
 	Interval      time.Duration // defaults to 30 seconds
-	// Repair, when set, is called when a binding is missing.
+	// Repair, when set, is called when a binding is missing in two looks in a row:
+	// when everything starts at once, the first may just have come too early.
 	Repair func(missing error)
 	Logger *slog.Logger
 
@@ -62,7 +63,7 @@ func (a *Audit) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	last := ""
+	last, missing := "", 0
 	for ctx.Err() == nil {
 		state := a.check(ctx)
 		if ctx.Err() != nil {
@@ -77,10 +78,16 @@ func (a *Audit) Run(ctx context.Context) error {
 			}
 			last = state.Problem
 		}
-		if len(state.Missing) > 0 && a.Repair != nil {
+		interval := cmp.Or(a.Interval, 30*time.Second)
+		if len(state.Missing) == 0 {
+			missing = 0
+			pause(ctx, interval)
+			continue
+		}
+		if missing++; missing > 1 && a.Repair != nil {
 			a.Repair(errors.New(state.Problem))
 		}
-		pause(ctx, cmp.Or(a.Interval, 30*time.Second))
+		pause(ctx, min(interval, time.Second<<min(missing-1, 10))) // sooner than usual
 	}
 	return nil
 }
