@@ -197,7 +197,6 @@ func loopback(addr string) bool {
 	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
-// poolConfig is DatabaseURL with what it leaves open filled in.
 // timeouts end what waits in the database for somebody who was stopped in the
 // middle of a transaction.
 var timeouts = map[string]string{
@@ -206,6 +205,7 @@ var timeouts = map[string]string{
 	"idle_in_transaction_session_timeout": "15s",
 }
 
+// poolConfig is DatabaseURL with what it leaves open filled in.
 func (c Config) poolConfig() *pgxpool.Config {
 	pc, err := pgxpool.ParseConfig(c.DatabaseURL)
 	if err != nil {

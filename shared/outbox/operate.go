@@ -12,8 +12,8 @@ import (
 // not grow with what was published.
 type Stats struct {
 	Pending, Processing, Failed int64
-	// OldestPending is how long the oldest row that is due and not claimed has
-	// waited since its commit; zero when there is none.
+	// OldestPending is how long ago the oldest Pending row was committed, whether
+	// it is due or in backoff; zero when there is none.
 	OldestPending time.Duration
 	// Stuck counts rows whose lease ran out and that nobody has claimed again.
 	Stuck int64

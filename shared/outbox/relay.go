@@ -190,8 +190,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	// blocks the publisher's reader.
 	w.outcomes = make(chan outcome, w.InFlight+3*w.BatchSize)
 
-	w.Logger.Info("relay started", "batch", w.BatchSize, "in_flight", w.InFlight, "lease", w.Lease,
-		"budget", w.Budget, "gives_up_after", r.GivesUpAfter())
+	w.Logger.Info("relay started", "batch", w.BatchSize, "in_flight", w.InFlight, "lease", w.Lease.String(),
+		"budget", w.Budget, "gives_up_after", r.GivesUpAfter().String())
 
 	batches := make(chan []*row) // unbuffered: one batch in it is one batch claimed ahead
 	var out sync.WaitGroup
