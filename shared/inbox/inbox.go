@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -132,17 +133,26 @@ func HandleBatch(ctx context.Context, db Beginner, consumer string, ids []string
 		}
 		return errs
 	}
-	inARow := 0
-	for i := range ids {
-		if inARow == busyTries {
-			errs[i] = errs[i-1]
+	// From a place that differs each time, so that those which are put off do not
+	// wait behind the same ones again.
+	first, inARow := rand.IntN(len(ids)), 0
+	var putOff error
+	for n := range ids {
+		i := (first + n) % len(ids)
+		if putOff != nil {
+			errs[i] = putOff
 			continue
 		}
 		errs[i] = handleAgain(ctx, db, consumer, ids[i:i+1], fn)
-		if busy(errs[i]) {
-			inARow++
-		} else {
+		switch {
+		case !Outage(errs[i]):
 			inARow = 0
+		case !busy(errs[i]):
+			putOff = errs[i] // an outage after all
+		default:
+			if inARow++; inARow == busyTries {
+				putOff = errs[i]
+			}
 		}
 	}
 	if code := sameUnusualCode(errs); code != "" {

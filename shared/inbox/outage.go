@@ -25,6 +25,8 @@ var outageClasses = []string{"08", "28", "53", "58"}
 var outageCodes = []string{
 	"25006", // read-only transaction: a standby, or being switched over
 	"25P03", // idle in transaction for too long: we were stopped
+	"25P04", // transaction timeout
+	"3D000", // the database is not there: being restored
 	"42501", // insufficient privilege: a role was revoked
 	"42P01", // undefined table: a migration is missing
 	"42703", // undefined column
@@ -33,6 +35,7 @@ var outageCodes = []string{
 	"57P01", // shut down by an administrator
 	"57P02", // crashed
 	"57P03", // cannot connect now
+	"57P04", // the database was dropped
 	"57P05", // idle session timeout
 }
 
@@ -66,12 +69,14 @@ func Outage(err error) bool {
 	if errors.As(err, &marked) {
 		return true
 	}
+	if errors.As(err, new(*pgconn.ConnectError)) {
+		return true // whatever the server said to it: the work has not begun
+	}
 	if code := sqlState(err); code != "" {
 		return slices.Contains(outageClasses, code[:2]) || slices.Contains(outageCodes, code)
 	}
-	var connect *pgconn.ConnectError
 	var network net.Error
-	return errors.As(err, &connect) || errors.As(err, &network) ||
+	return errors.As(err, &network) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
 		errors.Is(err, pgx.ErrTxClosed) || pgconn.SafeToRetry(err)

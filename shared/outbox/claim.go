@@ -36,6 +36,8 @@ type row struct {
 	attempts int
 	tooOld   bool
 	killer   bool
+
+	unreadable error // what is in its headers cannot be sent
 }
 
 // due is what may be claimed: Pending and its time has come, or Processing and
@@ -134,13 +136,15 @@ set status = case when o.attempt_count + 1 >= $4 then 'Failed' else 'Pending' en
     next_attempt_at = now() + least($6::interval, $5::interval * power(2, least(o.attempt_count, 30))) * (0.8 + 0.4 * random()),
     locked_by = null, locked_until = null, claim_count = 0, lone_count = 0` + settled
 
-// Unknown: the broker may have it. The claim stays counted, because a row that
+// Unknown: the broker may have it. The wait doubles with each time in a row, up
+// to sixteenfold, so that a message which costs its session every time leaves
+// room for others. The claim stays counted, because a row that
 // three claims brought no answer for is sent alone; a claim made alone is not
 // held against it, because its relay lives.
 const unknownSQL = `
 update outbox_messages o
 set status = 'Pending', last_error = s.error,
-    next_attempt_at = now() + $4::interval * (0.8 + 0.4 * random()),
+    next_attempt_at = now() + $4::interval * power(2, least(greatest(o.claim_count - 1, 0), 4)) * (0.8 + 0.4 * random()),
     locked_by = null, locked_until = null, lone_count = greatest(o.lone_count - 1, 0)` + settled
 
 // Given back: never sent, so the claim counts for nothing.
@@ -160,6 +164,8 @@ func (w *worker) claim(ctx context.Context, limit int) ([]*row, error) {
 
 // suspect looks for a row that several claims brought no outcome for.
 func (w *worker) suspect(ctx context.Context, id *string) (found bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, w.Lease/3)
+	defer cancel()
 	err = w.DB.QueryRow(ctx, w.sql.suspect).Scan(id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
@@ -197,7 +203,7 @@ func (w *worker) take(ctx context.Context, sql string, what any, alone bool) ([]
 		err := r.Scan(&f.ID, &f.Type, &f.AggregateID, &f.Sequence, &f.OccurredAt, &headers, &payload,
 			&f.attempts, &lone, &f.tooOld, &f.due)
 		if err == nil && string(headers) != "{}" {
-			err = json.Unmarshal(headers, &f.Headers)
+			f.unreadable = json.Unmarshal(headers, &f.Headers) // somebody else's row: ours hold text only
 		}
 		f.Payload = []byte(payload)
 		f.claim, f.trusted, f.alone, f.killer = claim, trusted, alone, lone > killerAfter

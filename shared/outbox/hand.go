@@ -83,21 +83,33 @@ func (h *hand) renewed(asked, claims []string, kept map[string]bool, trusted tim
 	return lost
 }
 
-// remove lets go of settled rows.
-func (h *hand) remove(outcomes []outcome) {
+// letGo lets go of rows that were settled under claims, and returns those that
+// were claimed anew meanwhile: their outcome is to be settled under the new
+// claim.
+func (h *hand) letGo(outcomes []outcome, claims []string) (again []outcome) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, o := range outcomes {
-		delete(h.rows, o.ID)
+	for i, o := range outcomes {
+		if o.claim != claims[i] {
+			again = append(again, o)
+		} else {
+			delete(h.rows, o.ID)
+		}
 	}
 	close(h.changed)
 	h.changed = make(chan struct{})
+	return again
 }
 
-func (h *hand) size() int {
+// rest returns everything that is still in hand, as of unknown outcome.
+func (h *hand) rest() []outcome {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return len(h.rows)
+	left := make([]outcome, 0, len(h.rows))
+	for _, r := range h.rows {
+		left = append(left, outcome{r, ErrUnknown})
+	}
+	return left
 }
 
 // waitBelow blocks until fewer than n rows are in hand, or returns the error of

@@ -23,7 +23,7 @@ type Message struct {
 	AggregateID string            // the thing the event is about, such as an order id
 	Sequence    int64             // 1, 2, 3, … within the aggregate
 	OccurredAt  time.Time         // when the event happened; stored to the microsecond
-	Headers     map[string]string // travel with the message, such as traceparent; may be nil
+	Headers     map[string]string // travel with the message, such as traceparent; up to 64 KiB, may be nil
 	Payload     []byte            // JSON
 }
 
@@ -113,6 +113,10 @@ func insert(msgs []Message) (sql string, args []any, err error) {
 	return manyRowsSQL, []any{ids, aggregates, sequences, types, payloads, headers, times}, nil
 }
 
+// maxHeaders is half of the frame that all headers of an AMQP message must fit
+// into by default.
+const maxHeaders = 64 << 10
+
 // valid holds what a broker could not carry away from the table: 255 bytes is
 // the longest short string of AMQP 0-9-1, and a longer id would be refused at
 // every attempt.
@@ -128,6 +132,16 @@ func (m Message) valid() error {
 		return fmt.Errorf("enqueue %s: sequence is %d, want 1 or more", m.ID, m.Sequence)
 	case m.OccurredAt.IsZero():
 		return fmt.Errorf("enqueue %s: no time of occurrence", m.ID)
+	}
+	size := 0
+	for k, v := range m.Headers {
+		if len(k) > 255 {
+			return fmt.Errorf("enqueue %s: a header's name has %d bytes, want up to 255", m.ID, len(k))
+		}
+		size += len(k) + len(v)
+	}
+	if size > maxHeaders {
+		return fmt.Errorf("enqueue %s: headers have %d bytes, want up to %d", m.ID, size, maxHeaders)
 	}
 	return nil
 }

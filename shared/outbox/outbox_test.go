@@ -204,6 +204,8 @@ func TestEnqueueRefusesWhatNoBrokerCouldCarry(t *testing.T) {
 		"no aggregate": func(m *outbox.Message) { m.AggregateID = "" },
 		"sequence 0":   func(m *outbox.Message) { m.Sequence = 0 },
 		"no time":      func(m *outbox.Message) { m.OccurredAt = time.Time{} },
+		"long header":  func(m *outbox.Message) { m.Headers = map[string]string{long: ""} },
+		"much headers": func(m *outbox.Message) { m.Headers = map[string]string{"x": strings.Repeat("x", 65<<10)} },
 	} {
 		m := message("A", 1)
 		spoil(&m)

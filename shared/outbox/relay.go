@@ -144,6 +144,7 @@ type worker struct {
 	hand          hand
 	outcomes      chan outcome
 	misconfigured atomic.Int64 // channel closes in a row
+	renewedAt     time.Time    // last look at the leases; the settler's own
 }
 
 // outcome is what became of a row in hand.
@@ -207,18 +208,30 @@ func (r *Relay) Run(ctx context.Context) error {
 	var settler sync.WaitGroup
 	settler.Go(func() { w.settleLoop(work) })
 
+	drain, cancel := context.WithCancel(work)
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(w.Drain, cancel) })()
+
 	out.Wait()
-	drain, cancel := context.WithTimeout(work, w.Drain)
-	err := w.hand.waitEmpty(drain)
+	_ = w.hand.waitEmpty(drain) // whether it is empty is asked below
 	cancel()
 	stop()
 	settler.Wait()
-	if err != nil {
-		w.Logger.Warn("relay stopped with messages in flight; their leases will run out", "messages", w.hand.size())
-	} else {
-		w.Logger.Info("relay stopped")
-	}
+	w.leave()
+	w.Logger.Info("relay stopped")
 	return nil
+}
+
+// leave settles as unknown what had no outcome when Run ends: it was not the
+// message that ended it. Where even that cannot be written, the leases run out.
+func (w *worker) leave() {
+	left := w.hand.rest()
+	if len(left) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	w.Logger.Warn("relay stops with messages in flight, they will be sent again", "messages", len(left))
+	w.write(ctx, unknownSQL, left, w.Resend)
 }
 
 // trust is for how long a claim may be believed after it was made or renewed:
@@ -243,15 +256,17 @@ func (w *worker) claimLoop(ctx context.Context, batches chan<- []*row) {
 			return
 		}
 		rows, err := w.claim(ctx, w.BatchSize)
+		full := len(rows) == w.BatchSize
 		if err == nil && time.Since(suspectsSeen) >= w.Poll {
-			suspectsSeen = time.Now()
 			err = w.relaySuspects(ctx, batches, &rows)
+			suspectsSeen = time.Now()
 		}
 		switch {
 		case ctx.Err() != nil:
 			w.giveBack(rows)
 			return
 		case err != nil:
+			w.giveBack(rows)
 			failures++
 			if failures == 1 {
 				w.Logger.Warn("relay cannot claim, trying again", "err", err)
@@ -267,7 +282,7 @@ func (w *worker) claimLoop(ctx context.Context, batches chan<- []*row) {
 		if !w.handOver(ctx, batches, rows) {
 			return
 		}
-		if len(rows) < w.BatchSize {
+		if !full {
 			w.waitForWork(ctx)
 		}
 	}
@@ -278,7 +293,7 @@ func (w *worker) claimLoop(ctx context.Context, batches chan<- []*row) {
 // too. first was claimed already and goes ahead of them.
 func (w *worker) relaySuspects(ctx context.Context, batches chan<- []*row, first *[]*row) error {
 	until := time.Now().Add(w.Poll)
-	for time.Now().Before(until) {
+	for time.Now().Before(until) && w.Publisher.Ready(ctx) == nil {
 		var id string
 		if found, err := w.suspect(ctx, &id); err != nil || !found {
 			return err
@@ -355,6 +370,8 @@ func (w *worker) send(ctx context.Context, rows []*row) {
 				w.outcomes <- outcome{r, fmt.Errorf("%w: the lease was lost before it was sent", ErrUnreachable)}
 			case r.tooOld:
 				w.outcomes <- outcome{r, errTooOld}
+			case r.unreadable != nil:
+				w.outcomes <- outcome{r, fmt.Errorf("%w: headers: %w", ErrRefused, r.unreadable)}
 			default:
 				ready = append(ready, r)
 				if trusted.Before(deadline) {

@@ -17,6 +17,7 @@ const settleAtOnce = 1000
 func (w *worker) settleLoop(ctx context.Context) {
 	renew := time.NewTicker(w.Lease / 3)
 	defer renew.Stop()
+	w.renewedAt = time.Now()
 	for {
 		select {
 		case o := <-w.outcomes:
@@ -47,7 +48,6 @@ func (w *worker) collect(first outcome) []outcome {
 // the rows of a relay that cannot reach the database for longer than a lease
 // are somebody else's, and their outcomes change nothing.
 func (w *worker) settle(ctx context.Context, batch []outcome) {
-	defer w.hand.remove(batch)
 	var published, denied, unknown, back, failed []outcome
 	for _, o := range batch {
 		switch {
@@ -86,14 +86,18 @@ func (w *worker) settle(ctx context.Context, batch []outcome) {
 	}
 	w.noteMisconfigured(batch, len(published) > 0)
 
-	w.write(ctx, publishedSQL, published)
-	w.counts.Published.Add(int64(len(published)))
+	done := w.write(ctx, publishedSQL, published)
+	w.counts.Published.Add(int64(len(done)))
 	w.write(ctx, deniedSQL, denied, w.Budget, w.Backoff, w.BackoffCap)
 	w.write(ctx, unknownSQL, unknown, w.Resend)
 	w.write(ctx, givenBackSQL, back)
 	w.write(ctx, failedSQL, failed)
-	if len(published) > 0 {
-		if err := w.observe(ctx, StepSettled, rowsOf(published)); err != nil {
+	if len(done) > 0 && w.Observe != nil {
+		ids := make([]string, len(done))
+		for i, r := range done {
+			ids[i] = r.ID
+		}
+		if err := w.Observe(ctx, StepSettled, ids); err != nil {
 			w.Logger.Warn("observing a settled batch failed; nothing is left to undo", "err", err)
 		}
 	}
@@ -113,33 +117,46 @@ type settledRow struct {
 	LastError                     string
 }
 
-// write runs one settle statement until it succeeds or ctx is done.
-func (w *worker) write(ctx context.Context, sql string, outcomes []outcome, args ...any) {
+// write runs one settle statement until it succeeds or ctx is done, and returns
+// the rows that it changed.
+func (w *worker) write(ctx context.Context, sql string, outcomes []outcome, args ...any) []settledRow {
 	if len(outcomes) == 0 {
-		return
+		return nil
 	}
 	for failures := 0; ; {
 		ids, claims, errs := w.hand.claims(outcomes)
-		rows, err := w.DB.Query(ctx, sql, append([]any{ids, claims, errs}, args...)...)
-		var left []settledRow
+		changed, err := w.try(ctx, sql, append([]any{ids, claims, errs}, args...))
 		if err == nil {
-			left, err = pgx.CollectRows(rows, pgx.RowToStructByPos[settledRow])
-		}
-		if err == nil {
-			w.settledAs(left, len(outcomes))
-			return
+			again := w.hand.letGo(outcomes, claims)
+			for _, o := range again {
+				w.outcomes <- o // its place in the channel is free: it came from there
+			}
+			w.settledAs(changed, len(outcomes)-len(again))
+			return changed
 		}
 		failures++
 		if failures == 1 {
 			w.Logger.Warn("relay cannot write outcomes down, trying again", "messages", len(outcomes), "err", err)
 		}
 		if !wait(ctx, min(w.pause(failures), time.Second)) {
-			return
+			return nil
 		}
-		if failures%5 == 0 {
+		if time.Since(w.renewedAt) >= w.Lease/3 {
 			w.renew(ctx)
 		}
 	}
+}
+
+// try runs a settle statement once. A database that does not even refuse must
+// not keep the leases from being renewed.
+func (w *worker) try(ctx context.Context, sql string, args []any) ([]settledRow, error) {
+	ctx, cancel := context.WithTimeout(ctx, w.Lease/3)
+	defer cancel()
+	rows, err := w.DB.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[settledRow])
 }
 
 // settledAs counts and logs what a settle statement did.
@@ -183,6 +200,7 @@ func (w *worker) noteMisconfigured(batch []outcome, confirmed bool) {
 
 // renew extends the leases of everything in hand, by claim id.
 func (w *worker) renew(ctx context.Context) {
+	w.renewedAt = time.Now()
 	ids, claims := w.hand.all()
 	if len(ids) == 0 {
 		return

@@ -100,6 +100,7 @@ const (
 	carefulFrom  = 5  // crashed deliveries from which on a message is handled alone
 	killerAfter  = 10 // times alone without the consumer living to tell
 	crashesLimit = 20 // crashed deliveries that are enough where nobody remembers
+	markTimeout  = 2 * time.Second
 )
 
 // Run consumes until ctx is done, and then returns nil once the deliveries in
@@ -161,7 +162,7 @@ type hands struct {
 	held    []received // met an outage; tried again at retryAt
 	retryAt time.Time
 	backoff time.Duration
-	stalled bool // the last call of Handle got nothing done
+	stalled bool // the last call of Handle got nothing done, for several messages
 }
 
 // serve consumes on one session until it ends or ctx is done.
@@ -170,7 +171,7 @@ func (c *Consumer) serve(ctx context.Context, s *session, finals *Publisher, log
 	// library's reader must never wait for us.
 	deliveries, err := s.ch.Consume(c.Queue.Name, "", false, false, false, false, nil)
 	if err != nil {
-		s.end(fmt.Errorf("consume %s: %w", c.Queue.Name, err))
+		s.failed(fmt.Errorf("consume %s: %w", c.Queue.Name, err))
 		return
 	}
 	h := &hands{Consumer: c, log: log, session: s, settler: newSettler(s.ch), next: make(chan received, c.prefetch())}
@@ -178,7 +179,7 @@ func (c *Consumer) serve(ctx context.Context, s *session, finals *Publisher, log
 	defer c.counts.Held.Store(0)
 
 	var background sync.WaitGroup
-	background.Go(func() { pump(c.Queue, deliveries, h.next) })
+	background.Go(func() { pump(c.Queue, deliveries, h.settler, h.next) })
 	background.Go(h.dead.run)
 
 	// Work in hand may finish after ctx is done, within Grace.
@@ -188,8 +189,8 @@ func (c *Consumer) serve(ctx context.Context, s *session, finals *Publisher, log
 	})
 	for h.step(ctx, work) {
 	}
-	stopGrace()
 	h.dead.finish(work) // before the session is closed: it acks on it
+	stopGrace()
 	cancel()
 	s.close() // ends the pump
 	background.Wait()
@@ -197,8 +198,9 @@ func (c *Consumer) serve(ctx context.Context, s *session, finals *Publisher, log
 
 // pump empties the library's unbuffered channel into a buffer, so that a batch
 // is what has arrived and not one delivery at a time. The prefetch bounds it.
-func pump(q Queue, from <-chan amqp.Delivery, to chan<- received) {
+func pump(q Queue, from <-chan amqp.Delivery, s *settler, to chan<- received) {
 	for d := range from {
+		s.take(d.DeliveryTag)
 		to <- q.receive(d)
 	}
 	close(to)
@@ -231,7 +233,7 @@ func (h *hands) collect(ctx context.Context) (batch []received, ok bool) {
 		defer timer.Stop()
 		due = timer.C
 		if h.stalled {
-			arrivals = nil // an outage: take no more until something works again
+			arrivals = nil // an outage: wait for the next try
 		}
 	}
 	if ctx.Err() != nil {
@@ -327,7 +329,11 @@ func (h *hands) handleSuspect(ctx context.Context, r received) error {
 		}
 		return h.begin(ctx, []received{r})[0]
 	}
-	n, err := h.Suspects.Mark(ctx, r.id())
+	// Not bound to ctx: a mark that stays because we are stopping would count as a
+	// crash.
+	marking, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
+	n, err := h.Suspects.Mark(marking, r.id())
+	cancel()
 	if err != nil {
 		return Unavailable(err)
 	}
@@ -336,7 +342,9 @@ func (h *hands) handleSuspect(ctx context.Context, r received) error {
 	} else {
 		err = h.begin(ctx, []received{r})[0]
 	}
-	if clearErr := h.Suspects.Clear(ctx, r.id()); clearErr != nil {
+	clearing, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
+	defer cancel()
+	if clearErr := h.Suspects.Clear(clearing, r.id()); clearErr != nil {
 		h.log.Warn("a mark of a suspect stays; it counts as one crash", "message_id", r.MessageId, "err", clearErr)
 	}
 	return err
@@ -421,10 +429,12 @@ func (h *hands) answer(ctx context.Context, batch []received, verdicts []error) 
 		}
 	}
 	if err := h.settle(ctx, done, retry); err != nil {
-		h.session.end(err)
+		h.session.failed(err)
 		return false
 	}
-	h.hold(hold, len(hold) == len(batch), firstHeld)
+	// One message that gets nowhere may wait for a row that somebody has locked;
+	// only when several get nowhere is it all of them.
+	h.hold(hold, len(hold) == len(batch) && len(batch) > 1, firstHeld)
 	return true
 }
 

@@ -101,7 +101,7 @@ func (f *forwarder) forward(ctx context.Context, p parked, tries int) error {
 		}
 	}
 	if err := f.settler.ack(p.DeliveryTag); err != nil {
-		f.session.end(fmt.Errorf("ack: %w", err))
+		f.session.failed(fmt.Errorf("ack: %w", err))
 		return nil
 	}
 	if p.dead {

@@ -251,7 +251,7 @@ func (s *pubSession) send(ctx context.Context, exchange, key string, msg amqp.Pu
 	if err := s.ch.Publish(exchange, key, true, false, msg); err != nil {
 		// Some of it may have left: the message stays in flight, and is settled as
 		// unknown with all others when the session ends.
-		s.end(err)
+		s.failed(err)
 	}
 	return nil
 }
@@ -313,6 +313,11 @@ func sendable(exchange, key string, msg amqp.Publishing) error {
 	if err := msg.Headers.Validate(); err != nil {
 		return fmt.Errorf("%w: headers: %w", outbox.ErrRefused, err)
 	}
+	for name := range msg.Headers {
+		if len(name) > 255 {
+			return fmt.Errorf("%w: a header's name has %d bytes, AMQP carries 255", outbox.ErrRefused, len(name))
+		}
+	}
 	return nil
 }
 
@@ -323,16 +328,17 @@ func (s *pubSession) watchUntilOver(ctx context.Context, log *slog.Logger, st *s
 	answers.Go(s.pairAnswers)
 	tick := time.NewTicker(s.confirmTimeout / 15)
 	defer tick.Stop()
+	blocked := s.blocked
 	for over := false; !over; {
 		select {
 		case <-s.over():
 			over = true
 		case <-ctx.Done():
 			over = true
-		case b, ok := <-s.blocked:
+		case b, ok := <-blocked:
 			switch {
-			case !ok: // closed with the connection
-				over = true
+			case !ok: // closed with the connection, whose end says why
+				blocked = nil
 			case b.Active:
 				s.block()
 				if st.problem("blocked by the broker: " + b.Reason) {
@@ -344,7 +350,9 @@ func (s *pubSession) watchUntilOver(ctx context.Context, log *slog.Logger, st *s
 				log.Info("the broker takes messages again")
 			}
 		case <-tick.C:
-			if since, waiting := s.oldest(); waiting && time.Since(since) > s.confirmTimeout {
+			// A blocked broker answers when it is not any more: what it has in its
+			// socket would only be there twice. Whether it is still there, heartbeats tell.
+			if since, waiting := s.oldest(); waiting && !s.isBlocked() && time.Since(since) > s.confirmTimeout {
 				s.end(fmt.Errorf("no confirm within %s", s.confirmTimeout))
 			}
 		}
@@ -412,9 +420,10 @@ func (s *pubSession) pairAnswers() {
 // lostWith is the outcome of messages whose session ended for reason.
 func lostWith(reason error) error {
 	var e *amqp.Error
-	if errors.As(reason, &e) {
+	if errors.As(reason, &e) && e.Server {
 		switch e.Code {
-		case amqp.AccessRefused, amqp.NotFound, amqp.PreconditionFailed:
+		case amqp.AccessRefused, amqp.NotFound, amqp.PreconditionFailed,
+			amqp.FrameError, amqp.SyntaxError, amqp.CommandInvalid, amqp.UnexpectedFrame, amqp.NotImplemented:
 			return fmt.Errorf("%w: %s", outbox.ErrMisconfigured, describe(e))
 		}
 	}
@@ -494,5 +503,8 @@ func (s *pubSession) unblock() {
 	case <-s.unblocks:
 	default:
 		close(s.unblocks)
+	}
+	for i := range s.inFlight { // their wait for a confirm starts now
+		s.inFlight[i].since = time.Now()
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 const (
 	dialTimeout = 10 * time.Second
+	openTimeout = 15 * time.Second // dial and declare everything
 	// A peer that is silent for three heartbeats is gone.
 	heartbeat    = 5 * time.Second
 	closeTimeout = 2 * time.Second
@@ -37,9 +38,12 @@ type session struct {
 
 	blocked chan amqp.Blocking
 	watch   sync.WaitGroup
+	opened  func() bool // ends that the context of dial closes the connection
 }
 
 // dial opens a session that shows as name in the broker's list of connections.
+// Until opened is called the end of ctx cuts the connection: the library's calls
+// take no context, and a broker may be too slow to answer any of them.
 func dial(ctx context.Context, brokerURL, name string) (*session, error) {
 	s := &session{}
 	s.life, s.end = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -53,6 +57,7 @@ func dial(ctx context.Context, brokerURL, name string) (*session, error) {
 				return nil, err
 			}
 			s.raw = c
+			s.opened = context.AfterFunc(ctx, func() { _ = c.Close() })
 			// For the handshake; the library lifts it afterwards.
 			return c, c.SetDeadline(time.Now().Add(dialTimeout))
 		},
@@ -97,6 +102,16 @@ func closeReason(e *amqp.Error) error {
 	return e
 }
 
+// failed ends the session because of an error of the library. ErrClosed only says
+// that it is over already: the reason is on its way to the watcher.
+func (s *session) failed(err error) {
+	if errors.Is(err, amqp.ErrClosed) {
+		<-s.over()
+		return
+	}
+	s.end(err)
+}
+
 func (s *session) over() <-chan struct{} { return s.life.Done() }
 func (s *session) reason() error         { return context.Cause(s.life) }
 
@@ -123,7 +138,12 @@ func (s *session) hangUp() {
 // again, and nothing in between; use reports to st that it is connected.
 func keep(ctx context.Context, log *slog.Logger, st *status, open func(context.Context) (*session, error), use func(*session)) {
 	for failures := 0; ctx.Err() == nil; {
-		s, err := open(ctx)
+		opening, cancel := context.WithTimeout(ctx, openTimeout)
+		s, err := open(opening)
+		if err == nil {
+			s.opened()
+		}
+		cancel()
 		if err == nil {
 			if failures > 0 {
 				log.Info("connected to the broker again", "failures", failures)
@@ -159,11 +179,11 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// withoutURL keeps a password in a URL that cannot be parsed out of the error.
+// withoutURL keeps a URL that cannot be parsed out of the error, and any part of
+// it: the cause alone may quote half a password.
 func withoutURL(err error) error {
-	var e *url.Error
-	if errors.As(err, &e) {
-		return fmt.Errorf("broker URL: %w", e.Err)
+	if errors.As(err, new(*url.Error)) {
+		return errors.New("the broker URL cannot be parsed; a password with special characters has to be percent-encoded")
 	}
 	return err
 }

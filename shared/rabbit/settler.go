@@ -12,17 +12,22 @@ type acknowledger interface {
 }
 
 // settler answers for the deliveries of one session, each once. It knows which
-// tags are settled, so that one ack may speak for many only where nothing below
-// it is still open.
+// are open, so that one ack may speak for many only below the lowest of them.
 type settler struct {
 	mu      sync.Mutex
 	channel acknowledger
-	low     uint64              // every tag up to here is settled
-	above   map[uint64]struct{} // settled tags above low
+	open    map[uint64]struct{} // tags without an answer; the prefetch bounds them
 }
 
 func newSettler(ch acknowledger) *settler {
-	return &settler{channel: ch, above: make(map[uint64]struct{})}
+	return &settler{channel: ch, open: make(map[uint64]struct{})}
+}
+
+// take notes a delivery that will want an answer. Tags come in rising order.
+func (s *settler) take(tag uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open[tag] = struct{}{}
 }
 
 // ack acknowledges tags, with as few frames as that takes.
@@ -31,22 +36,19 @@ func (s *settler) ack(tags ...uint64) error {
 	defer s.mu.Unlock()
 	slices.Sort(tags)
 	for _, t := range tags {
-		s.above[t] = struct{}{}
+		delete(s.open, t)
 	}
-	before := s.low
-	s.advance()
-	covered := 0
-	for covered < len(tags) && tags[covered] <= s.low {
-		covered++
+	lowest := s.lowest()
+	below := 0
+	for below < len(tags) && tags[below] < lowest {
+		below++
 	}
-	if covered > 0 {
-		// All up to the last of these is settled, by earlier answers or by this one.
-		top := tags[covered-1]
-		if err := s.channel.Ack(top, top > before+1); err != nil {
+	if below > 0 {
+		if err := s.channel.Ack(tags[below-1], below > 1); err != nil {
 			return err
 		}
 	}
-	for _, t := range tags[covered:] {
+	for _, t := range tags[below:] {
 		if err := s.channel.Ack(t, false); err != nil {
 			return err
 		}
@@ -58,20 +60,15 @@ func (s *settler) ack(tags ...uint64) error {
 func (s *settler) retry(tag uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.channel.Nack(tag, false, false); err != nil {
-		return err
-	}
-	s.above[tag] = struct{}{}
-	s.advance()
-	return nil
+	delete(s.open, tag)
+	return s.channel.Nack(tag, false, false)
 }
 
-func (s *settler) advance() {
-	for {
-		if _, ok := s.above[s.low+1]; !ok {
-			return
-		}
-		delete(s.above, s.low+1)
-		s.low++
+// lowest is the lowest open tag, or one above all that can be.
+func (s *settler) lowest() uint64 {
+	lowest := ^uint64(0)
+	for t := range s.open {
+		lowest = min(lowest, t)
 	}
+	return lowest
 }
