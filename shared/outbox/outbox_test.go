@@ -82,8 +82,8 @@ type scripted struct {
 	seen map[string]int
 }
 
-// dropped is the answer that never comes.
-var dropped = errors.New("no answer")
+// errDropped is the answer that never comes.
+var errDropped = errors.New("no answer")
 
 func (p *scripted) Ready(ctx context.Context) error { return ctx.Err() }
 
@@ -105,7 +105,7 @@ func (p *scripted) Publish(ctx context.Context, msgs []outbox.Message, settle fu
 		if p.answer != nil {
 			err = p.answer(m, nth)
 		}
-		if !errors.Is(err, dropped) {
+		if !errors.Is(err, errDropped) {
 			settle(i, err)
 		}
 	}
@@ -471,7 +471,7 @@ func TestRowThatKillsItsRelay(t *testing.T) {
 				life.end()
 			}
 			if life.ended() {
-				return dropped
+				return errDropped
 			}
 			return nil
 		}}
