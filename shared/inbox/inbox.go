@@ -133,9 +133,12 @@ func HandleBatch(ctx context.Context, db Beginner, consumer string, ids []string
 		}
 		return errs
 	}
-	// From a place that differs each time, so that those which are put off do not
-	// wait behind the same ones again.
-	first, inARow := rand.IntN(len(ids)), 0
+	first, inARow := 0, 0
+	if busy(err) {
+		// From a place that differs each time, so that those which are put off do not
+		// wait behind the same ones again.
+		first = rand.IntN(len(ids))
+	}
 	var putOff error
 	for n := range ids {
 		i := (first + n) % len(ids)
