@@ -129,8 +129,12 @@ func (s *service) waitForSchema(ctx context.Context) bool {
 			s.log.Info("database is ready")
 			return true
 		}
-		if reason := err.Error(); reason != said && ctx.Err() == nil {
-			s.log.Warn("waiting for the database", "err", reason)
+		reason := "away" // once, whatever the error says of ports
+		if errors.Is(err, provision.ErrSchema) {
+			reason = err.Error()
+		}
+		if reason != said && ctx.Err() == nil {
+			s.log.Warn("waiting for the database", "err", err)
 			said = reason
 		}
 		select {

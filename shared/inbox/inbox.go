@@ -65,7 +65,11 @@ func Handle(ctx context.Context, db Beginner, consumer string, ids []string, fn 
 		if len(fresh) == 0 {
 			return nil
 		}
-		return fn(tx, fresh)
+		err = fn(tx, fresh)
+		if err != nil && tx.Conn().IsClosed() {
+			return &outage{err} // whatever it says: the connection is gone
+		}
+		return err
 	})
 }
 

@@ -79,5 +79,5 @@ func Outage(err error) bool {
 	return errors.As(err, &network) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
-		errors.Is(err, pgx.ErrTxClosed) || pgconn.SafeToRetry(err)
+		errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, pgconn.ErrConnClosed) || pgconn.SafeToRetry(err)
 }

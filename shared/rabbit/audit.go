@@ -70,13 +70,17 @@ func (a *Audit) Run(ctx context.Context) error {
 			break
 		}
 		a.set(state)
-		if state.Problem != last {
-			if state.Problem != "" {
+		news := state.Problem
+		if !state.Checked {
+			news = "not checked" // once, whatever the reason says of ports
+		}
+		if news != last {
+			if news != "" {
 				log.Warn("audit of bindings", "err", state.Problem)
 			} else if last != "" {
 				log.Info("audit of bindings: all there")
 			}
-			last = state.Problem
+			last = news
 		}
 		interval := cmp.Or(a.Interval, 30*time.Second)
 		if len(state.Missing) == 0 {

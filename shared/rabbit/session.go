@@ -137,6 +137,7 @@ func (s *session) hangUp() {
 // away, wait a little. It logs when it loses the broker and when it has it
 // again, and nothing in between; use reports to st that it is connected.
 func keep(ctx context.Context, log *slog.Logger, st *status, open func(context.Context) (*session, error), use func(*session)) {
+	said := ""
 	for failures := 0; ctx.Err() == nil; {
 		opening, cancel := context.WithTimeout(ctx, openTimeout)
 		s, err := open(opening)
@@ -148,6 +149,7 @@ func keep(ctx context.Context, log *slog.Logger, st *status, open func(context.C
 			if failures > 0 {
 				log.Info("connected to the broker again", "failures", failures)
 			}
+			said = ""
 			since := time.Now()
 			use(s)
 			s.close()
@@ -160,7 +162,13 @@ func keep(ctx context.Context, log *slog.Logger, st *status, open func(context.C
 			break
 		}
 		problem := describe(err)
-		if st.disconnected(problem) {
+		st.disconnected(problem)
+		news := "unreachable" // once, whatever the reason says of ports
+		if errors.As(err, new(*amqp.Error)) {
+			news = problem
+		}
+		if news != said {
+			said = news
 			log.Warn("no session with the broker, trying again", "err", problem)
 		}
 		failures++
