@@ -56,13 +56,13 @@ func Example() {
 	relay.Wake() // it was committed: do not wait for the next poll
 
 	running, cancel := context.WithCancel(ctx)
-	done := make(chan error)
-	go func() { done <- relay.Run(running) }()
-	for relay.Counts().Published.Load() == 0 && ctx.Err() == nil {
-		time.Sleep(time.Millisecond)
+	relay.Observe = func(_ context.Context, step string, _ []string) error {
+		if step == outbox.StepSettled {
+			cancel() // enough for an example; Run settles what is in flight and returns
+		}
+		return nil
 	}
-	cancel() // Run settles what is in flight and returns
-	fmt.Println("relay:", <-done)
+	fmt.Println("relay:", relay.Run(running))
 	// Output:
 	// 01J7X8A6YQ4Q9M6Q4QG7H2J8F1 order.created {"orderId": "ORD-1"}
 	// relay: <nil>

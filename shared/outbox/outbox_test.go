@@ -564,6 +564,24 @@ func TestMisconfiguredMessageIsFoundAlone(t *testing.T) {
 	}
 }
 
+// The pause of a relay whose broker refuses to be used ends with the first
+// message that it takes, and not when it would have been over.
+func TestMisconfiguredEndsWithTheFirstConfirm(t *testing.T) {
+	t.Parallel()
+	db := table(t)
+	enqueue(t, db, "m", 20)
+	p := &scripted{answer: func(_ outbox.Message, nth int) error {
+		if nth == 1 {
+			return outbox.ErrMisconfigured
+		}
+		return nil
+	}}
+	// Each of the first claims meets a closed channel, so that the pause is long
+	// when the first message is confirmed.
+	run(t, &outbox.Relay{DB: db, Publisher: p, BatchSize: 2, Resend: time.Millisecond, PauseCap: 2 * time.Second})
+	eventually(t, db, "Published", 20)
+}
+
 type publisherFunc func(context.Context, []outbox.Message, func(int, error))
 
 func (publisherFunc) Ready(ctx context.Context) error { return ctx.Err() }

@@ -143,8 +143,9 @@ type worker struct {
 	sql           struct{ claim, suspect string }
 	hand          hand
 	outcomes      chan outcome
-	misconfigured atomic.Int64 // channel closes in a row
-	renewedAt     time.Time    // last look at the leases; the settler's own
+	misconfigured atomic.Int64  // channel closes in a row
+	healed        chan struct{} // a confirm came after them
+	renewedAt     time.Time     // last look at the leases; the settler's own
 }
 
 // outcome is what became of a row in hand.
@@ -189,6 +190,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	w.hand.changed = make(chan struct{})
 	// Every row in hand has one outcome at most, so that reporting it never
 	// blocks the publisher's reader.
+	w.healed = make(chan struct{}, 1)
 	w.outcomes = make(chan outcome, w.InFlight+3*w.BatchSize)
 
 	w.Logger.Info("relay started", "batch", w.BatchSize, "in_flight", w.InFlight, "lease", w.Lease.String(),
@@ -249,9 +251,7 @@ func (w *worker) claimLoop(ctx context.Context, batches chan<- []*row) {
 	var suspectsSeen time.Time
 	failures := 0
 	for w.Publisher.Ready(ctx) == nil {
-		if n := w.misconfigured.Load(); n > 0 && !wait(ctx, w.pause(int(n))) {
-			return
-		}
+		w.waitWhileMisconfigured(ctx)
 		if w.hand.waitBelow(ctx, w.InFlight) != nil {
 			return
 		}
@@ -389,6 +389,22 @@ func (w *worker) send(ctx context.Context, rows []*row) {
 		sending, cancel := context.WithDeadline(ctx, deadline)
 		w.Publisher.Publish(sending, msgs, func(i int, err error) { w.outcomes <- outcome{ready[i], err} })
 		cancel()
+	}
+}
+
+// waitWhileMisconfigured lengthens the pause between claims with each time in a
+// row that the broker closed the channel, until it confirms one message.
+func (w *worker) waitWhileMisconfigured(ctx context.Context) {
+	closes := w.misconfigured.Load()
+	if closes == 0 {
+		return
+	}
+	pause := time.NewTimer(w.pause(int(closes)))
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-w.healed:
+	case <-ctx.Done():
 	}
 }
 

@@ -183,11 +183,16 @@ func (w *worker) settledAs(rows []settledRow, asked int) {
 	}
 }
 
-// noteMisconfigured lengthens the pause between claims with each time in a row
-// that the broker closed the channel, and ends it with the first confirm.
+// noteMisconfigured counts the times in a row that the broker closed the channel,
+// until the first confirm.
 func (w *worker) noteMisconfigured(batch []outcome, confirmed bool) {
 	if confirmed {
-		w.misconfigured.Store(0)
+		if w.misconfigured.Swap(0) > 0 {
+			select {
+			case w.healed <- struct{}{}:
+			default:
+			}
+		}
 		return
 	}
 	for _, o := range batch {
