@@ -7,6 +7,7 @@ import (
 	"example.com/baton/internal/faults"
 	"example.com/baton/internal/system"
 	"example.com/baton/internal/testenv"
+	"example.com/baton/shared/outbox"
 )
 
 // keepAlive restarts p whenever the fault kills it, with the fault armed again,
@@ -46,16 +47,24 @@ func TestKillerRow(t *testing.T) {
 
 			killer := orders[250]
 			bug := faults.Fault{Step: step, Action: faults.Crash, Match: killer.EventID, Times: 1000}
+			late := false
 			deaths := keepAlive(t, order, bug, "the killer Failed and the others Published", func() error {
 				var published, failed int
 				const count = `select count(published_at), count(failed_at) from outbox_messages`
 				if err := s.OrderDB.QueryRow(t.Context(), count).Scan(&published, &failed); err != nil {
 					return err
 				}
+				if step == outbox.StepSent && published == 500 {
+					late = true // on a busy machine the confirm may be written down before the kill
+					return nil
+				}
 				return testenv.Want([2]int{published, failed}, [2]int{499, 1})
 			})
 			t.Logf("the order service died %d times", deaths)
-			if deaths < 10 {
+			if late {
+				t.Log("the last kill came after the row was settled: it is Published, and there was nothing to give up")
+			}
+			if deaths < 10 && !late {
 				t.Errorf("the row was given up after %d deaths, want at least the ten for which it alone can be blamed", deaths)
 			}
 			s.Settled(killer.EventID)
