@@ -22,7 +22,7 @@ import (
 // in. Each must exit with 0 within 20 seconds, which Stop holds it to. (B110)
 func TestStoppedUnderLoad(t *testing.T) {
 	t.Parallel()
-	w := begin(t, setup{})
+	w := begin(t, setup{lease: time.Minute}) // so that nothing is sent again because of it
 	w.under(func() {
 		for range int(lasts(1, 5)) {
 			for _, p := range w.all() {

@@ -39,6 +39,9 @@ type world struct {
 type setup struct {
 	servers   *testenv.Env // defaults to those that all tests share
 	processes int          // of each service; defaults to 2
+	// lease of the relays. Defaults to 6 seconds: long enough for a busy machine,
+	// and no longer than a test can wait for what a lost answer has left claimed.
+	lease time.Duration
 	// inventoryOn, when set, is the server of inventory's database, so that it can
 	// go down alone.
 	inventoryOn *servers.Postgres
@@ -47,7 +50,10 @@ type setup struct {
 // begin starts the processes, has them do some work, and takes their measure.
 func begin(t *testing.T, is setup) *world {
 	t.Helper()
-	options := system.Options{Servers: is.servers, Audit: true, Env: []string{"BATON_AUDIT_EVERY=1s"}}
+	options := system.Options{
+		Servers: is.servers, Audit: true, Lease: cmp.Or(is.lease, 6*time.Second),
+		Env: []string{"BATON_AUDIT_EVERY=1s"},
+	}
 	var database *pgxpool.Pool
 	if is.inventoryOn != nil {
 		var url string
