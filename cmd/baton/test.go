@@ -70,6 +70,9 @@ func runTests(ctx context.Context, say func(string), kind string, packages, flag
 	if err := servers.Install(ctx, say, servers.CompilerPackage); err != nil {
 		return err
 	}
+	if err := servers.Install(ctx, say, servers.PoolerPackage); err != nil {
+		say("the tests behind a pooler do not run: " + err.Error())
+	}
 	if os.Getenv(servers.TestServersVar) != "" && kind == "" {
 		say("using the servers of $" + servers.TestServersVar)
 		return goTest(ctx, say, nil, packages, flags)

@@ -6,6 +6,7 @@
 package faults
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,7 +32,7 @@ const (
 	Stop  Action = "stop"  // SIGSTOP to this process; it goes on at SIGCONT
 	Delay Action = "delay" // waits
 	Error Action = "error" // the step fails
-	Clock Action = "clock" // shifts what Set.Now returns
+	Clock Action = "clock" // the wall clock of this process jumps; see internal/wrongclock
 )
 
 // Fault is something that is to happen at a step. A hit is one call at the step
@@ -43,7 +44,7 @@ type Fault struct {
 	After  int      `json:"after,omitempty"` // hits to let pass first
 	Times  int      `json:"times"`           // how often to act; defaults to 1
 	Delay  Duration `json:"delay,omitzero"`  // for Delay
-	Offset Duration `json:"offset,omitzero"` // for Clock; may be negative
+	Offset Duration `json:"offset,omitzero"` // for Clock, from the right time; may be negative, 0 sets it right
 
 	Hits  int `json:"hits"`  // so far, whether it acted or not
 	Acted int `json:"acted"` // so far
@@ -78,8 +79,8 @@ func (f Fault) valid() error {
 			return fmt.Errorf("delay is %s, want more than 0", time.Duration(f.Delay))
 		}
 	case Clock:
-		if f.Offset == 0 {
-			return fmt.Errorf("offset is missing")
+		if shiftClock == nil {
+			return errors.New("this program has the clock of its machine; one that can be wrong is built with the flags of internal/wrongclock")
 		}
 	default:
 		return fmt.Errorf("unknown action %q, want one of crash, stop, delay, error, clock", f.Action)

@@ -150,27 +150,14 @@ func TestDelayEndsWithContext(t *testing.T) {
 	}
 }
 
-func TestClock(t *testing.T) {
+// A clock cannot be made wrong in an ordinary build, and a fault that would do
+// nothing is refused. TestWrongClocks of package e2e has one that can.
+func TestClockOfTheMachine(t *testing.T) {
 	t.Parallel()
 	set := newSet()
-	ahead := func() time.Duration { return time.Until(set.Now()).Round(time.Minute) }
-	arm(t, set, `{"action":"clock","offset":"10m"}`)
-	if got := ahead(); got != 10*time.Minute {
-		t.Errorf("armed without a step the clock is %s ahead, want 10m", got)
-	}
-	arm(t, set, `{"step":"relay.claimed","action":"clock","offset":"-5m"}`)
-	if got := ahead(); got != 10*time.Minute {
-		t.Errorf("before its step the clock is %s ahead, want 10m still", got)
-	}
-	if err := set.Observe(t.Context(), outbox.StepClaimed, []string{"a"}); err != nil {
-		t.Fatal(err)
-	}
-	if got := ahead(); got != -5*time.Minute {
-		t.Errorf("after its step the clock is %s ahead, want -5m", got)
-	}
-	set.Clear()
-	if got := ahead(); got != 0 {
-		t.Errorf("disarmed, the clock is %s ahead, want right", got)
+	w := call(set, local, http.MethodPost, `{"action":"clock","offset":"10m"}`)
+	if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "internal/wrongclock") || len(set.List()) != 0 {
+		t.Errorf("POST: %d %s with %v armed, want 400 that says what to build", w.Code, w.Body, set.List())
 	}
 }
 

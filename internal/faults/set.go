@@ -23,7 +23,6 @@ type Set struct {
 
 	mu     sync.Mutex
 	faults []*Fault
-	offset time.Duration
 }
 
 // New returns a set with no fault armed. A fault that acts is logged to log;
@@ -41,7 +40,7 @@ func (s *Set) Arm(f Fault) (Fault, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f.Step == "" { // a clock that is wrong from now on
-		s.offset = time.Duration(f.Offset)
+		shiftClock(time.Duration(f.Offset))
 		f.Acted = 1
 	}
 	s.faults = append(s.faults, &f)
@@ -63,14 +62,10 @@ func (s *Set) List() []Fault {
 func (s *Set) Clear() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.faults, s.offset = nil, 0
-}
-
-// Now is the time of this process's clock, wrong by what a Clock fault says.
-func (s *Set) Now() time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return time.Now().Add(s.offset)
+	s.faults = nil
+	if shiftClock != nil {
+		shiftClock(0)
+	}
 }
 
 // Observe does what is armed for step, in the order it was armed. It is a hook
@@ -116,9 +111,7 @@ func (s *Set) act(ctx context.Context, f Fault, step string, ids []string) error
 		}
 	case Clock:
 		s.log.Warn("fault: clock", "step", step, "offset", time.Duration(f.Offset))
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.offset = time.Duration(f.Offset)
+		shiftClock(time.Duration(f.Offset))
 		return nil
 	default: // Error: Arm lets nothing else in
 		return fmt.Errorf("%w at %s", ErrInjected, step)

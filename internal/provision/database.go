@@ -153,3 +153,13 @@ func URLFor(base, user, password, database string) (string, error) {
 	u.Path = "/" + database
 	return u.String(), nil
 }
+
+// DatabaseURL is base for another database, as the same user.
+func DatabaseURL(base, database string) (string, error) {
+	u, err := url.Parse(base)
+	if err != nil {
+		return "", errors.New("database address is no URL") // err would show the password
+	}
+	u.Path = "/" + database
+	return u.String(), nil
+}

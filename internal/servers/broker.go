@@ -37,11 +37,11 @@ const brokerAdmin = "baton"
 func NewBroker(cfg Config) (*Broker, error) {
 	cfg.Kind = cmp.Or(cfg.Kind, Local)
 	cfg.Name = cmp.Or(cfg.Name, "rabbitmq")
-	amqpPort, err := freePort()
+	amqpPort, err := FreePort()
 	if err != nil {
 		return nil, err
 	}
-	httpPort, err := freePort()
+	httpPort, err := FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -61,11 +61,18 @@ func NewBroker(cfg Config) (*Broker, error) {
 // advancedConfig is for what rabbitmq.conf has no key for: at-least-once
 // dead-lettering sends again after 5 s instead of 3 minutes what the target
 // queue did not confirm, and a quorum queue reports its length each second.
-const advancedConfig = `[{rabbit, [
+func advancedConfig(traced bool) string {
+	vhosts := ""
+	if traced {
+		vhosts = `<<"/">>`
+	}
+	return `[{rabbit, [
   {dead_letter_worker_publisher_confirm_timeout, 5000},
-  {quorum_tick_interval, 1000}
+  {quorum_tick_interval, 1000},
+  {trace_vhosts, [` + vhosts + `]}
 ]}].
 `
+}
 
 func brokerConfig(password, listeners string) string {
 	return listeners + `default_user = ` + brokerAdmin + `
@@ -88,7 +95,7 @@ func (b *Broker) runner(cfg Config) (runner, error) {
 			},
 			files: map[string]string{
 				"/etc/rabbitmq/conf.d/90-baton.conf": brokerConfig(b.password, ""),
-				"/etc/rabbitmq/advanced.config":      advancedConfig,
+				"/etc/rabbitmq/advanced.config":      advancedConfig(cfg.Traced),
 			},
 		}
 		b.ctl = func(ctx context.Context, args ...string) (string, error) {
@@ -106,15 +113,15 @@ func (b *Broker) runner(cfg Config) (runner, error) {
 		return nil, err
 	}
 	dir := filepath.Join(cfg.Home.path, cfg.Name)
-	distPort, err := freePort()
+	distPort, err := FreePort()
 	if err != nil {
 		return nil, err
 	}
-	ctlPort, err := freePort()
+	ctlPort, err := FreePort()
 	if err != nil {
 		return nil, err
 	}
-	epmdPort, err := freePort()
+	epmdPort, err := FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +163,7 @@ func (b *Broker) runner(cfg Config) (runner, error) {
 		files: map[string]string{
 			"rabbitmq.conf": brokerConfig(b.password, fmt.Sprintf("listeners.tcp.1 = 127.0.0.1:%d\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d\nlog.console = true\nlog.file = false\n",
 				b.amqpPort, b.httpPort)),
-			"advanced.config": advancedConfig,
+			"advanced.config": advancedConfig(cfg.Traced),
 			"enabled_plugins": "[rabbitmq_management].\n",
 		},
 		data:     filepath.Join(dir, "data"),

@@ -19,15 +19,19 @@ type Package string
 const (
 	PostgresPackage Package = "postgresql"
 	RabbitPackage   Package = "rabbitmq-server"
+	PoolerPackage   Package = "pgbouncer"
 	CompilerPackage Package = "gcc" // what go test -race needs
 )
 
-func (p Package) present() bool {
+// Present reports whether its programs are on this machine.
+func (p Package) Present() bool {
 	switch p {
 	case PostgresPackage:
 		return postgresBin() != ""
 	case RabbitPackage:
 		return rabbitBin() != ""
+	case PoolerPackage:
+		return poolerPath() != ""
 	}
 	_, err := exec.LookPath(string(p))
 	return err == nil
@@ -37,7 +41,7 @@ func (p Package) present() bool {
 var needs = map[Package][]string{CompilerPackage: {"libc6-dev"}}
 
 // Installed reports whether the programs of local servers are on this machine.
-func Installed() bool { return PostgresPackage.present() && RabbitPackage.present() }
+func Installed() bool { return PostgresPackage.Present() && RabbitPackage.Present() }
 
 // Install makes sure that the packages' programs exist. As root on Debian or
 // Ubuntu it installs what is missing with apt-get, and keeps the packages'
@@ -47,7 +51,7 @@ func Installed() bool { return PostgresPackage.present() && RabbitPackage.presen
 // progress receives one line for each step; nil is silence.
 func Install(ctx context.Context, progress func(line string), packages ...Package) error {
 	say := Config{Progress: progress}.say
-	packages = slices.DeleteFunc(slices.Clone(packages), Package.present)
+	packages = slices.DeleteFunc(slices.Clone(packages), Package.Present)
 	if len(packages) == 0 {
 		return nil
 	}
@@ -79,7 +83,7 @@ func Install(ctx context.Context, progress func(line string), packages ...Packag
 	keepOff(ctx, say, packages)
 
 	for _, p := range packages {
-		if !p.present() {
+		if !p.Present() {
 			return fmt.Errorf("apt-get installed %s, but its programs are not where they are expected", p)
 		}
 	}

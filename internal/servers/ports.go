@@ -9,13 +9,13 @@ import (
 	"sync"
 )
 
-// freePort finds a TCP port on 127.0.0.1 that a server can keep across
+// FreePort finds a TCP port on 127.0.0.1 that a server can keep across
 // restarts.
 //
 // It avoids the range that the kernel gives to outgoing connections: while a
 // server is down, a client that keeps dialling could be given that very port,
 // and even connect to itself.
-func freePort() (int, error) {
+func FreePort() (int, error) {
 	const low = 20000
 	high := 32768
 	if data, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {

@@ -38,7 +38,7 @@ const (
 func NewPostgres(cfg Config) (*Postgres, error) {
 	cfg.Kind = cmp.Or(cfg.Kind, Local)
 	cfg.Name = cmp.Or(cfg.Name, "postgres")
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return nil, err
 	}

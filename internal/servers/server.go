@@ -183,6 +183,29 @@ func (s *Server) Kill() error {
 	return s.end(ctx, syscall.SIGKILL)
 }
 
+// Crash is Kill as an accident: Exited tells of it, and whoever watches brings
+// the server back.
+func (s *Server) Crash(ctx context.Context) error { return s.signal(ctx, syscall.SIGKILL) }
+
+// Freeze stops the server's program by SIGSTOP: it keeps what it holds and does
+// nothing.
+func (s *Server) Freeze(ctx context.Context) error { return s.signal(ctx, syscall.SIGSTOP) }
+
+// Thaw lets a frozen program go on, by SIGCONT, whoever has stopped it.
+func (s *Server) Thaw(ctx context.Context) error { return s.signal(ctx, syscall.SIGCONT) }
+
+// signal does nothing to a server that does not run. Unlike most methods it may
+// be called by any goroutine.
+func (s *Server) signal(ctx context.Context, sig syscall.Signal) error {
+	if s.current() == nil {
+		return nil
+	}
+	if err := s.run.signal(ctx, sig); err != nil {
+		return fmt.Errorf("%s to %s: %w", sig, s.title, err)
+	}
+	return nil
+}
+
 // Title is what people call the server, such as "PostgreSQL".
 func (s *Server) Title() string { return s.title }
 

@@ -55,6 +55,11 @@ type Config struct {
 	// Defaults to "postgres" or "rabbitmq".
 	Name string
 
+	// Traced makes a broker trace its vhost / from its start on, so that a tap
+	// misses nothing after a restart; see package check. It costs every message a
+	// second one.
+	Traced bool
+
 	// Progress receives one line for each thing that takes time.
 	// Nil is silence.
 	Progress func(line string)

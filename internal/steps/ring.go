@@ -43,9 +43,6 @@ type Step struct {
 // Ring holds the last steps. It is of fixed size: nobody who looks on, or fails
 // to, can make it grow or slow down the flow.
 type Ring struct {
-	// Now is the clock that steps are stamped with. Defaults to time.Now.
-	Now func() time.Time
-
 	mu      sync.Mutex
 	ring    []Step // the step with number s is ring[s%len(ring)]
 	first   int64  // number of the first step ever
@@ -57,7 +54,7 @@ type Ring struct {
 // New returns a ring of the last size steps; 4096 if size is 0.
 func New(size int) *Ring {
 	first := time.Now().UnixMicro()
-	return &Ring{Now: time.Now, ring: make([]Step, cmp.Or(size, 4096)), first: first, next: first}
+	return &Ring{ring: make([]Step, cmp.Or(size, 4096)), first: first, next: first}
 }
 
 // Observe records that ids reached step. It is a [Hook] and never fails.
@@ -65,7 +62,7 @@ func (r *Ring) Observe(_ context.Context, step string, ids []string) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	at := r.Now().UTC()
+	at := time.Now().UTC()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, id := range ids {

@@ -163,7 +163,7 @@ type Servers struct {
 // seconds and 200 MB, so share one among subtests.
 func OwnServers(t testing.TB) *Servers {
 	t.Helper()
-	cfg := ownConfig(t)
+	cfg := OwnConfig(t)
 	pair, err := servers.NewPair(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -180,7 +180,7 @@ func OwnServers(t testing.TB) *Servers {
 // second.
 func OwnPostgres(t testing.TB) *servers.Postgres {
 	t.Helper()
-	pg, err := servers.NewPostgres(ownConfig(t))
+	pg, err := servers.NewPostgres(OwnConfig(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +192,7 @@ func OwnPostgres(t testing.TB) *servers.Postgres {
 // seconds.
 func OwnBroker(t testing.TB) *servers.Broker {
 	t.Helper()
-	broker, err := servers.NewBroker(ownConfig(t))
+	broker, err := servers.NewBroker(OwnConfig(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,29 @@ func OwnBroker(t testing.TB) *servers.Broker {
 	return broker
 }
 
-func ownConfig(t testing.TB) servers.Config {
+// OwnPooler starts a PgBouncer that the test has for itself, in front of this
+// PostgreSQL. Without PgBouncer on the machine the test skips, or fails where CI
+// is set.
+func (e *Env) OwnPooler(t testing.TB) *servers.Pooler {
+	t.Helper()
+	cfg := OwnConfig(t)
+	if !servers.PoolerPackage.Present() {
+		if os.Getenv("CI") != "" {
+			t.Fatal("no PgBouncer on this machine: run the tests by ./baton test")
+		}
+		t.Skip("needs PgBouncer: run the tests by ./baton test, or install pgbouncer")
+	}
+	p, err := servers.NewPooler(cfg, e.databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, p)
+	return p
+}
+
+// OwnConfig says how servers that the test has for itself are made: of the kind
+// that the run uses, with a Home that is removed when the test ends.
+func OwnConfig(t testing.TB) servers.Config {
 	t.Helper()
 	kind, err := servers.ParseKind(need(t, servers.TestServersVar))
 	if err != nil {

@@ -79,7 +79,6 @@ func newService(cfg Config, db *pgxpool.Pool) *service {
 	observe := s.ring.Observe
 	if cfg.Faults {
 		s.faults = faults.New(s.log)
-		s.ring.Now = s.faults.Now
 		observe = steps.Chain(s.ring.Observe, s.faults.Observe)
 	}
 	s.publisher = &rabbit.Publisher{

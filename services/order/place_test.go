@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"example.com/baton/internal/provision"
+	"example.com/baton/internal/proxy"
 	"example.com/baton/internal/servers"
 	"example.com/baton/internal/testenv"
 	migrations "example.com/baton/migrations/order"
@@ -194,12 +195,13 @@ func TestWithoutKeyEachRequestIsAnOrder(t *testing.T) {
 func TestCommitWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	database := migrated(t)
-	proxy := newProxy(t, database)
-	f := serviceOn(t, proxy.url, func(c *Config) { c.RequestTimeout = 2 * time.Second })
+	via, through := testenv.Proxy(t, database)
+	f := serviceOn(t, through, func(c *Config) { c.RequestTimeout = 2 * time.Second })
 	// A connection, its statements and a block of numbers are there from now on.
+	t.Cleanup(func() { via.Cut() }) // or the pool waits for a goodbye
 	f.placeOrder(t, "Idempotency-Key", "first")
 
-	proxy.muteServer()
+	via.Freeze(proxy.ToClient)
 	lost := f.post(t, baseOrder, "Idempotency-Key", "k")
 	if p := lost.problem(t); lost.status != http.StatusServiceUnavailable || p.Type != typeUnknown || lost.header.Get("Retry-After") == "" {
 		t.Fatalf("got %d %+v, want 503 that says so", lost.status, p)
@@ -220,12 +222,12 @@ func TestCommitWithoutAnswer(t *testing.T) {
 func TestRequestLostOnTheWay(t *testing.T) {
 	t.Parallel()
 	database := migrated(t)
-	proxy := newProxy(t, database)
-	f := serviceOn(t, proxy.url, func(c *Config) { c.RequestTimeout = 2 * time.Second })
-	t.Cleanup(proxy.close) // or the pool waits for a goodbye
+	via, through := testenv.Proxy(t, database)
+	f := serviceOn(t, through, func(c *Config) { c.RequestTimeout = 2 * time.Second })
+	t.Cleanup(func() { via.Cut() }) // or the pool waits for a goodbye
 	f.placeOrder(t, "Idempotency-Key", "first")
 
-	proxy.muteClient()
+	via.Freeze(proxy.ToServer)
 	if a := f.post(t, baseOrder, "Idempotency-Key", "k"); a.status != http.StatusServiceUnavailable {
 		t.Fatalf("got %d %s, want 503", a.status, a.body)
 	}
@@ -327,13 +329,13 @@ func TestWithoutPreparedStatements(t *testing.T) {
 // event and stored answer together.
 func TestOneRoundTrip(t *testing.T) {
 	t.Parallel()
-	proxy := newProxy(t, migrated(t))
-	f := serviceOn(t, proxy.url+"&pool_max_conns=1")
+	via, through := testenv.Proxy(t, migrated(t))
+	f := serviceOn(t, through+"&pool_max_conns=1")
 	f.placeOrder(t, "Idempotency-Key", "first")
 	for i := range 5 {
-		before := proxy.turns.Load()
+		before := via.Turns()
 		f.placeOrder(t, "Idempotency-Key", fmt.Sprint("k", i))
-		if n := proxy.turns.Load() - before; n != 1 {
+		if n := via.Turns() - before; n != 1 {
 			t.Errorf("order %d took %d round trips, want 1", i, n)
 		}
 	}
@@ -363,6 +365,7 @@ func TestCommittedStep(t *testing.T) {
 	f.wantOrders(t, 2) // committed it was
 }
 
+// B62: the trace of a request goes with its event, if it is one.
 func TestTraceContextIsKept(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
@@ -372,7 +375,7 @@ func TestTraceContextIsKept(t *testing.T) {
 		{"00-00000000000000000000000000000000-00f067aa0ba902b7-01", `{}`},
 		{"ff" + good[2:], `{}`},
 		{good + "x", `{}`},
-		{strings.Repeat("a", 300), `{}`}, // B62: nothing over-long reaches the broker
+		{strings.Repeat("a", 300), `{}`}, // nothing over-long reaches the broker
 	} {
 		o := f.placeOrder(t, "traceparent", tt.sent)
 		var headers string

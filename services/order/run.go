@@ -100,7 +100,6 @@ func newService(cfg Config, db *pgxpool.Pool) *service {
 	s.observe = s.ring.Observe
 	if cfg.Faults {
 		s.faults = faults.New(s.log)
-		s.ring.Now = s.faults.Now
 		s.observe = steps.Chain(s.ring.Observe, s.faults.Observe)
 	}
 	s.publisher = &rabbit.Publisher{
