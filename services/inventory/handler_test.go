@@ -242,7 +242,8 @@ func TestLastUnitIsSoldOnce(t *testing.T) {
 	b.wantNoErrors()
 }
 
-// B86.
+// B86: lines of one order for the same sku are summed up before they are held
+// against the stock.
 func TestSameSKUOnTwoLines(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

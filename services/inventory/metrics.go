@@ -3,6 +3,7 @@ package inventory
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -51,6 +52,7 @@ func (m *metrics) registerCounters(s *service) {
 		read       func() int64
 	}{
 		{"baton_relay_claimed_total", "Messages claimed from the outbox.", nil, relay.Claimed.Load},
+		{"baton_relay_claims_total", "Claims that were answered, those that found nothing too.", nil, relay.Claims.Load},
 		{"baton_relay_outcomes_total", "What became of messages sent.", outcome("published"), relay.Published.Load},
 		{"baton_relay_outcomes_total", "What became of messages sent.", outcome("unroutable"), relay.Unroutable.Load},
 		{"baton_relay_outcomes_total", "What became of messages sent.", outcome("refused"), relay.Refused.Load},
@@ -70,6 +72,9 @@ func (m *metrics) registerCounters(s *service) {
 			prometheus.CounterOpts{Name: c.name, Help: c.help, ConstLabels: c.labels},
 			func() float64 { return float64(c.read()) }))
 	}
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "baton_relay_claim_seconds_total", Help: "Time that claims took.",
+	}, func() float64 { return time.Duration(relay.ClaimTime.Load()).Seconds() }))
 }
 
 func (m *metrics) registerGauges(s *service) {

@@ -35,8 +35,11 @@ func (s *service) getReservation(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	res, err := s.findReservation(r.Context(), id)
-	if err != nil {
+	res, err := findReservation(r.Context(), s.db, id)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return errNotFound
+	case err != nil:
 		return err
 	}
 	reply(w, http.StatusOK, res)
@@ -49,12 +52,12 @@ from inventory_orders where order_id = $1`
 
 const findItemsSQL = `select sku, quantity, status from inventory_reservations where order_id = $1 order by sku`
 
-// findReservation reads both tables as of one moment, or returns errNotFound.
-func (s *service) findReservation(ctx context.Context, id string) (reservation, error) {
+// findReservation reads both tables as of one moment.
+func findReservation(ctx context.Context, db DB, id string) (reservation, error) {
 	var res reservation
 	var items []reservedItem
 	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err := pgx.BeginTxFunc(ctx, s.db, snapshot, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, db, snapshot, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, findReservationSQL, id).Scan(&res.OrderID, &res.State, &res.Reason,
 			&res.EventID, &res.CancelEventID, &res.CreatedAt.Time, &res.UpdatedAt.Time)
 		if err != nil {
@@ -67,8 +70,11 @@ func (s *service) findReservation(ctx context.Context, id string) (reservation, 
 		items, err = pgx.CollectRows(rows, pgx.RowToStructByPos[reservedItem])
 		return err
 	})
+	if err != nil {
+		return res, fmt.Errorf("reservation of %s: %w", id, err)
+	}
 	res.Items = items
-	return res, orNotFound(err, "reservation of "+id)
+	return res, nil
 }
 
 // orNotFound is err with what was looked for, and errNotFound where there is no

@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -14,8 +15,8 @@ import (
 	"example.com/baton/shared/outbox"
 )
 
-// timelineStep is something that happened to an order, as its rows have it.
-type timelineStep struct {
+// TimelineStep is something that happened to an order, as its rows have it.
+type TimelineStep struct {
 	Step    string      `json:"step"`
 	At      events.Time `json:"at"`
 	EventID string      `json:"eventId"`
@@ -23,36 +24,56 @@ type timelineStep struct {
 }
 
 // getTimeline is GET /timeline/{orderId}: what this service knows of an order's
-// way, by time. It is read from rows alone, so it survives any crash.
+// way, by time.
 func (s *service) getTimeline(w http.ResponseWriter, r *http.Request) error {
 	id, err := pathName(r, "orderId")
 	if err != nil {
 		return err
 	}
-	res, err := s.findReservation(r.Context(), id)
-	if err != nil {
+	eventID, steps, err := Timeline(r.Context(), s.db, id)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return errNotFound
+	case err != nil:
 		return err
 	}
-	recorded, err := s.recorded(r.Context(), res.EventID, res.CancelEventID)
+	reply(w, http.StatusOK, struct {
+		OrderID string         `json:"orderId"`
+		EventID string         `json:"eventId"`
+		Steps   []TimelineStep `json:"steps"`
+	}{id, eventID, steps})
+	return nil
+}
+
+// Timeline is what inventory's rows say of an order's way, by time, and the event
+// by which inventory heard of it. Being read from rows alone, it survives any
+// crash. If inventory has not heard of the order the error wraps [pgx.ErrNoRows].
+func Timeline(ctx context.Context, db DB, orderID string) (eventID string, steps []TimelineStep, err error) {
+	res, err := findReservation(ctx, db, orderID)
 	if err != nil {
-		return err
+		return "", nil, err
 	}
-	answers, err := outbox.OfAggregate(r.Context(), s.db, id)
+	heard, err := recorded(ctx, db, res.EventID, res.CancelEventID)
 	if err != nil {
-		return err
+		return "", nil, err
 	}
-	steps := slices.Concat(recorded, res.steps())
+	answers, err := outbox.OfAggregate(ctx, db, orderID)
+	if err != nil {
+		return "", nil, err
+	}
+	steps = slices.Concat(heard, res.steps())
 	for _, row := range answers {
 		steps = append(steps, answerSteps(row)...)
 	}
 	// What one transaction did has one time and stays in the order of its doing.
-	slices.SortStableFunc(steps, func(a, b timelineStep) int { return a.At.Compare(b.At.Time) })
-	reply(w, http.StatusOK, struct {
-		OrderID string         `json:"orderId"`
-		EventID string         `json:"eventId"`
-		Steps   []timelineStep `json:"steps"`
-	}{id, res.EventID, steps})
-	return nil
+	slices.SortStableFunc(steps, func(a, b TimelineStep) int { return a.At.Compare(b.At.Time) })
+	return res.EventID, steps, nil
+}
+
+// DB is a pool or a connection of pgx.
+type DB interface {
+	outbox.DB
+	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
 }
 
 const recordedSQL = `
@@ -60,13 +81,13 @@ select event_id, received_at from inbox_messages
 where consumer_name = $1 and event_id = any ($2) order by received_at`
 
 // recorded are the events of an order that the inbox still remembers.
-func (s *service) recorded(ctx context.Context, eventIDs ...string) ([]timelineStep, error) {
-	rows, err := s.db.Query(ctx, recordedSQL, consumerName, eventIDs)
+func recorded(ctx context.Context, db DB, eventIDs ...string) ([]TimelineStep, error) {
+	rows, err := db.Query(ctx, recordedSQL, consumerName, eventIDs)
 	if err != nil {
 		return nil, fmt.Errorf("read inbox: %w", err)
 	}
-	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (timelineStep, error) {
-		st := timelineStep{Step: "inbox.recorded", Detail: "in one transaction with what follows"}
+	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (TimelineStep, error) {
+		st := TimelineStep{Step: "inbox.recorded", Detail: "in one transaction with what follows"}
 		err := row.Scan(&st.EventID, &st.At.Time)
 		return st, err
 	})
@@ -77,7 +98,7 @@ func (s *service) recorded(ctx context.Context, eventIDs ...string) ([]timelineS
 }
 
 // steps are what was decided about the order.
-func (r reservation) steps() []timelineStep {
+func (r reservation) steps() []TimelineStep {
 	items := make([]string, len(r.Items))
 	for i, it := range r.Items {
 		items[i] = fmt.Sprintf("%s × %d", it.SKU, it.Quantity)
@@ -85,24 +106,24 @@ func (r reservation) steps() []timelineStep {
 	held := strings.Join(items, ", ")
 	switch r.State {
 	case Reserved:
-		return []timelineStep{{"inventory.reserved", r.CreatedAt, r.EventID, held}}
+		return []TimelineStep{{"inventory.reserved", r.CreatedAt, r.EventID, held}}
 	case Released:
-		return []timelineStep{
+		return []TimelineStep{
 			{"inventory.reserved", r.CreatedAt, r.EventID, held},
 			{"inventory.released", r.UpdatedAt, r.CancelEventID, held},
 		}
 	case Rejected:
-		return []timelineStep{{"inventory.rejected", r.CreatedAt, r.EventID, r.Reason}}
+		return []TimelineStep{{"inventory.rejected", r.CreatedAt, r.EventID, r.Reason}}
 	}
-	return []timelineStep{{"inventory.cancelled-first", r.CreatedAt, r.EventID, "the order will not be reserved"}}
+	return []TimelineStep{{"inventory.cancelled-first", r.CreatedAt, r.EventID, "the order will not be reserved"}}
 }
 
 // answerSteps are what a row of the outbox still shows.
-func answerSteps(row outbox.Row) []timelineStep {
-	step := func(name string, at time.Time, detail string) timelineStep {
-		return timelineStep{name, events.At(at), row.EventID, detail}
+func answerSteps(row outbox.Row) []TimelineStep {
+	step := func(name string, at time.Time, detail string) TimelineStep {
+		return TimelineStep{name, events.At(at), row.EventID, detail}
 	}
-	steps := []timelineStep{step("answer.stored", row.CreatedAt, row.EventType)}
+	steps := []TimelineStep{step("answer.stored", row.CreatedAt, row.EventType)}
 	switch {
 	case row.PublishedAt != nil:
 		steps = append(steps, step("answer.published", *row.PublishedAt, row.EventType+", confirmed by the broker"))

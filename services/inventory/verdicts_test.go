@@ -146,6 +146,7 @@ func TestTooOldToDeduplicate(t *testing.T) {
 	b.wantRows(stockQuery, "(SKU-1,100,1)")
 }
 
+// B35: what the surroundings do to a message is not its own fault.
 func TestOutageIsNobodysFault(t *testing.T) {
 	t.Parallel()
 	t.Run("table missing", func(t *testing.T) {
@@ -172,7 +173,7 @@ func TestOutageIsNobodysFault(t *testing.T) {
 			t.Errorf("verdict %v, want unavailable", got)
 		}
 	})
-	// B35, B37: somebody holds the row of SKU-1. The others are not stuck behind it.
+	// Somebody holds the row of SKU-1. The others are not stuck behind it.
 	t.Run("one row locked", func(t *testing.T) {
 		t.Parallel()
 		b := newBench(t)

@@ -312,7 +312,7 @@ func TestTimeline(t *testing.T) {
 	}
 	var timeline struct {
 		OrderID, EventID string
-		Steps            []timelineStep
+		Steps            []TimelineStep
 	}
 	if a := f.get(t, "/timeline/"+o.OrderID); json.Unmarshal(a.body, &timeline, json.MatchCaseInsensitiveNames(true)) != nil {
 		t.Fatalf("got %d %s", a.status, a.body)

@@ -64,12 +64,16 @@ func (s *service) getOrder(w http.ResponseWriter, r *http.Request) error {
 const findOrderSQL = `select ` + orderColumns + ` from orders where order_id = $1`
 
 func (s *service) find(ctx context.Context, id string) (Order, error) {
-	var o Order
-	err := s.db.QueryRow(ctx, findOrderSQL, id).Scan(o.columns()...)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
+	o, err := findOrder(ctx, s.db, id)
+	if errors.Is(err, pgx.ErrNoRows) {
 		return o, noSuchOrder(id)
-	case err != nil:
+	}
+	return o, err
+}
+
+func findOrder(ctx context.Context, db outbox.DB, id string) (Order, error) {
+	var o Order
+	if err := db.QueryRow(ctx, findOrderSQL, id).Scan(o.columns()...); err != nil {
 		return o, fmt.Errorf("find order %s: %w", id, err)
 	}
 	return o, nil

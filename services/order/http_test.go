@@ -60,7 +60,7 @@ func TestNotFoundAndNotAllowed(t *testing.T) {
 	}
 }
 
-// B82: an id of the client is taken if it is short and plain, and log lines stay
+// B62, B82: an id of the client is taken if it is short and plain, and log lines stay
 // lines.
 func TestRequestID(t *testing.T) {
 	t.Parallel()

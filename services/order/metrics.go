@@ -55,6 +55,7 @@ func newMetrics(s *service) *metrics {
 		read       func() int64
 	}{
 		{"baton_relay_claimed_total", "Messages claimed from the outbox.", nil, relay.Claimed.Load},
+		{"baton_relay_claims_total", "Claims that were answered, those that found nothing too.", nil, relay.Claims.Load},
 		{"baton_relay_outcomes_total", "What became of messages sent.", outcomeLabel("published"), relay.Published.Load},
 		{"baton_relay_outcomes_total", "What became of messages sent.", outcomeLabel("unroutable"), relay.Unroutable.Load},
 		{"baton_relay_outcomes_total", "What became of messages sent.", outcomeLabel("refused"), relay.Refused.Load},
@@ -91,6 +92,9 @@ func newMetrics(s *service) *metrics {
 	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "baton_database_waits_total", Help: "Times that a connection had to be waited for.",
 	}, func() float64 { return float64(s.db.Stat().EmptyAcquireCount()) }))
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "baton_relay_claim_seconds_total", Help: "Time that claims took.",
+	}, func() float64 { return time.Duration(relay.ClaimTime.Load()).Seconds() }))
 	return m
 }
 

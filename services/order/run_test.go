@@ -297,60 +297,6 @@ func TestStopEndsStreams(t *testing.T) {
 	}
 }
 
-// B78: clients that drip bytes are cut off at the limits, and harm nobody
-// meanwhile.
-func TestSlowClientsAreCutOff(t *testing.T) {
-	t.Parallel()
-	database := migrated(t)
-	r := run(t, func(c *Config) { c.DatabaseURL = database })
-	const n = 50
-	drip := func(prefix string, limit time.Duration) {
-		conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer conn.Close()
-		start := time.Now()
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			_, _ = io.Copy(io.Discard, conn) // until it is cut
-		}()
-		_, _ = io.WriteString(conn, prefix)
-		tick := time.NewTicker(500 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				_, _ = io.WriteString(conn, "a")
-			case <-ended:
-				if took := time.Since(start); took < limit-time.Second || took > limit+4*time.Second {
-					t.Errorf("cut after %s, want %s", took, limit)
-				}
-				return
-			}
-		}
-	}
-	var slow sync.WaitGroup
-	for range n {
-		slow.Go(func() { drip("POST /orders HTTP/1.1\r\nHost: x\r\nX-Drip: ", readHeaderTimeout) })
-		slow.Go(func() {
-			drip("POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n", readTimeout)
-		})
-	}
-	start := time.Now()
-	for range 50 {
-		if a := r.post(t); a.status != http.StatusCreated {
-			t.Errorf("a normal request: %d %s", a.status, a.body)
-		}
-	}
-	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("50 normal requests took %s", took)
-	}
-	slow.Wait()
-}
-
 func TestRunRefusesBadConfig(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

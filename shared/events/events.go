@@ -167,6 +167,8 @@ func (e Event) valid() error {
 		return errors.New("orderId is longer than 64 bytes")
 	case e.OccurredAt.IsZero():
 		return errors.New("occurredAt is missing")
+	case e.OccurredAt.Year() < 1 || e.OccurredAt.Year() > 9999: // a zone can lead out of what RFC 3339 can say
+		return fmt.Errorf("occurredAt is in the year %d in UTC, want 1 to 9999", e.OccurredAt.Year())
 	case e.Sequence < 0:
 		return fmt.Errorf("sequence is %d", e.Sequence)
 	case e.SchemaVersion < 0 || e.SchemaVersion > 1:

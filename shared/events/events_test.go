@@ -79,32 +79,39 @@ func TestNewerProducersMayAddFields(t *testing.T) {
 	}
 }
 
+// badEvents are the sample with one part replaced, and what the error says.
+var badEvents = map[string]struct{ from, to, want string }{
+	"duplicate":        {`"currency":"CNY"`, `"currency":"CNY","currency":"USD"`, "duplicate"},
+	"no id":            {`"eventId":"01J7X8A6YQ4Q9M6Q4QG7H2J8F1"`, `"eventId":""`, "eventId"},
+	"long id":          {`01J7X8A6YQ4Q9M6Q4QG7H2J8F1`, strings.Repeat("x", 256), "eventId"},
+	"no type":          {`"order.created"`, `""`, "eventType"},
+	"unknown type":     {`order.created`, `order.shipped`, "order.shipped"},
+	"newer version":    {`"eventType"`, `"schemaVersion":2,"eventType"`, "schemaVersion"},
+	"no order":         {`ORD-20260715-001`, ``, "orderId"},
+	"no time":          {`2026-07-15T10:00:00Z`, `yesterday`, "RFC 3339"},
+	"year 0":           {`2026-07-15T10:00:00Z`, `0000-07-15T10:00:00Z`, "occurredAt"},
+	"year -1":          {`2026-07-15T10:00:00Z`, `0000-01-01T00:00:00+23:59`, "occurredAt"},
+	"year 10000":       {`2026-07-15T10:00:00Z`, `9999-12-31T23:59:59-00:01`, "occurredAt"},
+	"amount as text":   {`199.00`, `"199.00"`, "amount"},
+	"no items":         {`[{"sku":"SKU-1","quantity":2}]`, `[]`, "items"},
+	"quantity 0":       {`"quantity":2`, `"quantity":0`, "items[0].quantity"},
+	"quantity 1000001": {`"quantity":2`, `"quantity":1000001`, "items[0].quantity"},
+	"quantity huge":    {`"quantity":2`, `"quantity":9007199254740993`, "items[0].quantity"},
+	"quantity too big": {`"quantity":2`, `"quantity":9223372036854775808`, "quantity"},
+	"quantity 1.5":     {`"quantity":2`, `"quantity":1.5`, "quantity"},
+	"no sku":           {`SKU-1`, ``, "items[0].sku"},
+	"two values":       {`}]}`, `}]} {}`, "after top-level"},
+	"NUL":              {`C10086`, `C\u0000`, "customerId"},
+	"NUL in sku":       {`SKU-1`, `SKU\u0000`, "items[0].sku"},
+	"bad UTF-8":        {`C10086`, "\xff", "UTF-8"},
+	"null":             {sample(), `null`, "eventId"},
+	"empty":            {sample(), ``, "EOF"},
+}
+
 // B64, B66, B74 and their kind: what cannot be understood is an error that names
 // the field.
 func TestBadEventsAreRefused(t *testing.T) {
-	for name, tt := range map[string]struct{ from, to, want string }{
-		"duplicate":        {`"currency":"CNY"`, `"currency":"CNY","currency":"USD"`, "duplicate"},
-		"no id":            {`"eventId":"01J7X8A6YQ4Q9M6Q4QG7H2J8F1"`, `"eventId":""`, "eventId"},
-		"long id":          {`01J7X8A6YQ4Q9M6Q4QG7H2J8F1`, strings.Repeat("x", 256), "eventId"},
-		"no type":          {`"order.created"`, `""`, "eventType"},
-		"unknown type":     {`order.created`, `order.shipped`, "order.shipped"},
-		"newer version":    {`"eventType"`, `"schemaVersion":2,"eventType"`, "schemaVersion"},
-		"no order":         {`ORD-20260715-001`, ``, "orderId"},
-		"no time":          {`2026-07-15T10:00:00Z`, `yesterday`, "RFC 3339"},
-		"amount as text":   {`199.00`, `"199.00"`, "amount"},
-		"no items":         {`[{"sku":"SKU-1","quantity":2}]`, `[]`, "items"},
-		"quantity 0":       {`"quantity":2`, `"quantity":0`, "items[0].quantity"},
-		"quantity huge":    {`"quantity":2`, `"quantity":9007199254740993`, "items[0].quantity"},
-		"quantity too big": {`"quantity":2`, `"quantity":9223372036854775808`, "quantity"},
-		"quantity 1.5":     {`"quantity":2`, `"quantity":1.5`, "quantity"},
-		"no sku":           {`SKU-1`, ``, "items[0].sku"},
-		"two values":       {`}]}`, `}]} {}`, "after top-level"},
-		"NUL":              {`C10086`, `C\u0000`, "customerId"},
-		"NUL in sku":       {`SKU-1`, `SKU\u0000`, "items[0].sku"},
-		"bad UTF-8":        {`C10086`, "\xff", "UTF-8"},
-		"null":             {sample(), `null`, "eventId"},
-		"empty":            {sample(), ``, "EOF"},
-	} {
+	for name, tt := range badEvents {
 		body := strings.Replace(sample(), tt.from, tt.to, 1)
 		if body == sample() {
 			t.Fatalf("%s: nothing replaced", name)
@@ -116,6 +123,20 @@ func TestBadEventsAreRefused(t *testing.T) {
 	_, err := events.Decode([]byte(strings.Replace(sample(), "order.created", "order.shipped", 1)))
 	if !errors.Is(err, events.ErrUnknown) {
 		t.Errorf("an unknown type is %v", err)
+	}
+}
+
+// B74: an integer that a float cannot hold is exact, or refused where it is out of
+// range (see above).
+func TestLargeIntegersAreExact(t *testing.T) {
+	const large = 9007199254740993
+	e, err := events.Decode([]byte(strings.Replace(sample(), `{"eventId"`, fmt.Sprintf(`{"sequence":%d,"eventId"`, large), 1)))
+	if err != nil || e.Sequence != large {
+		t.Errorf("sequence %d became %d, %v", large, e.Sequence, err)
+	}
+	b, err := events.Encode(e)
+	if err != nil || !strings.Contains(string(b), fmt.Sprintf(`"sequence":%d,`, large)) {
+		t.Errorf("written again: %s, %v", b, err)
 	}
 }
 

@@ -176,7 +176,7 @@ func TestBadMessageInABatch(t *testing.T) {
 	}
 }
 
-// What is wrong with the surroundings is nobody's fault.
+// What is wrong with the surroundings is nobody's fault. (B90, B91)
 func TestOutagesAreNobodysFault(t *testing.T) {
 	t.Parallel()
 	raise := func(code string) func(pgx.Tx, []string) error {
@@ -187,6 +187,7 @@ func TestOutagesAreNobodysFault(t *testing.T) {
 	}
 	for code, outage := range map[string]bool{
 		"08006": true, "28000": true, "53100": true, "53200": true, "53300": true, "57P01": true, "57P03": true, "58030": true,
+		"0A000": true, "26000": true, "42P05": true,
 		"25006": true, "42501": true, "42P01": true, "42703": true, "55P03": true, "57014": true, "25P03": true,
 		"22001": false, "22P05": false, "23505": false, "23514": false, "P0001": false, "XX000": false,
 	} {

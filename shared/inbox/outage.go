@@ -23,9 +23,12 @@ var outageClasses = []string{"08", "28", "53", "58"}
 
 // outageCodes are single states of the same kind, whoever's message meets them.
 var outageCodes = []string{
+	"0A000", // a prepared statement's table has changed: pgx prepares it anew
 	"25006", // read-only transaction: a standby, or being switched over
 	"25P03", // idle in transaction for too long: we were stopped
 	"25P04", // transaction timeout
+	"26000", // no such prepared statement: a pooler has handed us another session,
+	"42P05", // or one that has a statement of this name
 	"3D000", // the database is not there: being restored
 	"42501", // insufficient privilege: a role was revoked
 	"42P01", // undefined table: a migration is missing

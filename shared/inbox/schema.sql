@@ -15,3 +15,8 @@ create table inbox_suspects (
     marked_at     timestamptz not null default now(),
     primary key (consumer_name, event_id)
 );
+
+-- Pruning reads its index from the oldest entry on and steps over those of every
+-- row that is gone, until a vacuum removes them. With the server's defaults the
+-- vacuum of a large table comes late and may leave out the indexes.
+alter table inbox_messages set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 10000, vacuum_index_cleanup = on);

@@ -186,7 +186,8 @@ func (w *worker) take(ctx context.Context, sql string, what any, alone bool) ([]
 	defer cancel()
 	claim := w.newClaimID()
 	// Before the request: the database starts the lease no earlier than this.
-	trusted := time.Now().Add(w.trust())
+	begin := time.Now()
+	trusted := begin.Add(w.trust())
 	rows, err := w.DB.Query(ctx, sql, what, claim, w.Lease, w.MaxAge)
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
@@ -212,6 +213,8 @@ func (w *worker) take(ctx context.Context, sql string, what any, alone bool) ([]
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
+	w.counts.Claims.Add(1)
+	w.counts.ClaimTime.Add(int64(time.Since(begin)))
 	slices.SortFunc(all, func(a, b found) int {
 		return cmp.Or(a.due.Compare(b.due), cmp.Compare(a.ID, b.ID))
 	})

@@ -683,18 +683,19 @@ func TestTooOldIsFailed(t *testing.T) {
 func TestPrune(t *testing.T) {
 	t.Parallel()
 	db := table(t)
-	enqueue(t, db, "m", 1508)
+	enqueue(t, db, "m", 1509)
 	exec(t, db, `update outbox_messages set status = 'Published', published_at = now() - interval '30 days' where event_id <= 'm01503-1'`)
 	exec(t, db, `update outbox_messages set status = 'Failed', failed_at = now() - interval '400 days', created_at = now() - interval '400 days'
 		where event_id in ('m01504-1', 'm01505-1')`)
 	exec(t, db, `update outbox_messages set created_at = now() - interval '400 days' where event_id in ('m01506-1', 'm01507-1')`)
 	exec(t, db, `update outbox_messages set status = 'Published', published_at = now() - interval '1 hour' where event_id = 'm01508-1'`)
+	exec(t, db, `update outbox_messages set status = 'Processing', locked_by = 'relay', locked_until = now(), created_at = now() - interval '400 days' where event_id = 'm01509-1'`)
 	n, err := outbox.Prune(t.Context(), db, 7*24*time.Hour)
 	if err != nil || n != 1503 {
 		t.Errorf("pruned %d, %v; want 1503", n, err)
 	}
-	if left := query[int](t, db, `select count(*) from outbox_messages`)[0]; left != 5 {
-		t.Errorf("%d left, want 5", left)
+	if left := query[int](t, db, `select count(*) from outbox_messages`)[0]; left != 6 {
+		t.Errorf("%d left, want 6", left)
 	}
 }
 

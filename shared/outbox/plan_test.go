@@ -3,6 +3,7 @@ package outbox
 import (
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,12 @@ import (
 func history(t *testing.T, published, pending int) *pgxpool.Pool {
 	t.Helper()
 	db := testenv.Schema(t)
+	fill(t, db, published, pending)
+	return db
+}
+
+func fill(t *testing.T, db *pgxpool.Pool, published, pending int) {
+	t.Helper()
 	for _, sql := range []string{
 		Schema,
 		fmt.Sprintf(`insert into outbox_messages (event_id, aggregate_id, sequence, event_type, payload, occurred_at, status, published_at)
@@ -29,7 +36,6 @@ func history(t *testing.T, published, pending int) *pgxpool.Pool {
 			t.Fatal(err)
 		}
 	}
-	return db
 }
 
 func claimStatement(ordered bool) string {
@@ -165,4 +171,69 @@ func TestClaimTakesNoMoreThanItsLimit(t *testing.T) {
 	if err != nil || len(got) != 1 || got[0].ID != "m00001" {
 		t.Errorf("claimed %d rows: %v", len(got), err)
 	}
+}
+
+// What has left does not slow down what is to leave: a vacuum removes its index
+// entries although they are few against a table that is kept. By the server's
+// defaults it would not.
+func TestVacuumClearsTheWayOfClaims(t *testing.T) {
+	t.Parallel()
+	const kept, left = 200_000, 3000 // of its rows; on less than 2 % of the pages a vacuum would leave out the indexes
+	// A database of its own: a transaction of somebody else in the same one would
+	// keep the vacuum from removing anything.
+	db := testenv.Pool(t, testenv.Database(t))
+	fill(t, db, kept, left)
+	for _, sql := range []string{
+		`update outbox_messages set status = 'Published', published_at = now() where status = 'Pending'`,
+		`insert into outbox_messages (event_id, aggregate_id, sequence, event_type, payload, occurred_at) values ('z', 'z', 1, 'order.created', '{}', now())`,
+	} {
+		if _, err := db.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := pagesOfAClaim(t, db)
+	if before < 10 {
+		t.Errorf("a claim reads %d pages before the vacuum: nothing is in its way", before)
+	}
+	const most = 6 // the index down to its first leaf, and the row
+	// Again, if the server itself was looking at the table: an analyze keeps a vacuum
+	// from removing what it may still see.
+	testenv.Eventually(t, 30*time.Second, "a vacuum that removes what has left", func() error {
+		if _, err := db.Exec(t.Context(), `vacuum outbox_messages`); err != nil {
+			return err
+		}
+		after := pagesOfAClaim(t, db)
+		t.Logf("a claim reads %d pages before the vacuum and %d after it", before, after)
+		if after > most {
+			return fmt.Errorf("a claim reads %d pages after the vacuum, want at most %d", after, most)
+		}
+		return nil
+	})
+}
+
+// pagesOfAClaim is how many pages the search of a claim reads.
+func pagesOfAClaim(t *testing.T, db *pgxpool.Pool) (pages int) {
+	t.Helper()
+	rows, err := db.Query(t.Context(), `explain (analyze, buffers, costs off, timing off, summary off)
+		select o.event_id from outbox_messages o where `+due+` order by o.next_attempt_at, o.event_id limit 500`, pgx.QueryExecModeSimpleProtocol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := strings.Join(lines, "\n")
+	found := regexp.MustCompile(`Buffers: shared((?: \w+=\d+)+)`).FindStringSubmatch(plan) // the first line is the sum
+	if found == nil || !strings.Contains(plan, "ix_outbox_dispatch") {
+		t.Fatalf("no pages, or another index:\n%s", plan)
+	}
+	for _, m := range regexp.MustCompile(`(?:hit|read)=(\d+)`).FindAllStringSubmatch(found[1], -1) {
+		n, err := strconv.Atoi(m[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages += n
+	}
+	return pages
 }

@@ -96,6 +96,9 @@ type Counts struct {
 	Misconfigured atomic.Int64
 	LeaseLost     atomic.Int64 // outcomes that came after somebody else had claimed the row
 	Failed        atomic.Int64
+
+	Claims    atomic.Int64 // claims that were answered, those that found nothing too
+	ClaimTime atomic.Int64 // nanoseconds that they took together
 }
 
 // Counts returns the relay's counters. They are safe to read at any time.

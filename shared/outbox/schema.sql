@@ -30,3 +30,9 @@ create index ix_outbox_dispatch on outbox_messages (next_attempt_at, event_id)
     where published_at is null and failed_at is null;
 create index ix_outbox_failed on outbox_messages (failed_at) where failed_at is not null;
 create index ix_outbox_prune on outbox_messages (published_at) where published_at is not null;
+
+-- A claim reads its index from the oldest entry on and steps over those of every
+-- row that has left, until a vacuum removes them; pruning does the same. With the
+-- server's defaults the vacuum of a large table comes late and may leave out the
+-- indexes.
+alter table outbox_messages set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 10000, vacuum_index_cleanup = on);

@@ -57,6 +57,8 @@ type Consumer struct {
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
 
+	connect connector // in place of TCP, for tests
+
 	status  status
 	counts  ConsumerCounts
 	current atomic.Pointer[session]
@@ -114,7 +116,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 
 	// The final forward has a connection of its own: under a memory alarm the
 	// broker stops reading a connection that has published, and acks with it.
-	finals := &Publisher{URL: c.URL, AppID: c.Queue.Name + " dead-letter", Logger: log, declare: c.Queue.declareDead}
+	finals := &Publisher{URL: c.URL, AppID: c.Queue.Name + " dead-letter", Logger: log, declare: c.Queue.declareDead, connect: c.connect}
 	finalsCtx, stopFinals := context.WithCancel(context.WithoutCancel(ctx))
 	var background sync.WaitGroup
 	background.Go(func() { _ = finals.Run(finalsCtx) })
@@ -131,7 +133,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 }
 
 func (c *Consumer) open(ctx context.Context) (*session, error) {
-	s, err := dial(ctx, c.URL, c.Queue.Name+" consumer")
+	s, err := dial(ctx, c.URL, c.Queue.Name+" consumer", c.connect)
 	if err != nil {
 		return nil, err
 	}

@@ -131,7 +131,7 @@ var errBad = errors.New("bad message")
 
 func always(err error) func(Delivery) error { return func(Delivery) error { return err } }
 
-// B32–B34, B38, B48: 3 retries make 4 deliveries, with the retry time between
+// B48: 3 retries make 4 deliveries, with the retry time between
 // them, and then the final queue has the original with its attempts and reason.
 func TestFailingMessageGoesRoundAndEndsInTheFinalQueue(t *testing.T) {
 	t.Parallel()
@@ -167,6 +167,56 @@ func TestFailingMessageGoesRoundAndEndsInTheFinalQueue(t *testing.T) {
 	}
 	s.depth(s.Queue.Name, 0)
 	s.depth(s.Queue.RetryName(), 0)
+}
+
+// B48: a hundred messages go round together, and none of them is dropped on the
+// way because the broker takes the round for a circle.
+func TestNoneIsLostGoingRound(t *testing.T) {
+	t.Parallel()
+	for _, queues := range []string{"quorum", "classic"} {
+		t.Run(queues, func(t *testing.T) {
+			t.Parallel()
+			s := subscribe(t, always(errBad), func(c *Consumer) { c.Queue.Type = queues })
+			const messages = 100
+			for i := range messages {
+				s.publish(fmt.Sprintf("m%03d", i))
+			}
+			dead := make(map[string]bool)
+			for _, d := range s.dead(messages) {
+				dead[d.MessageId] = true
+				if got := s.triesOf(d.MessageId); !slices.Equal(got, []int{1, 2, 3, 4}) {
+					t.Errorf("%s: attempts %v", d.MessageId, got)
+				}
+			}
+			if len(dead) != messages {
+				t.Errorf("%d of %d messages are in the final queue", len(dead), messages)
+			}
+			s.depth(s.Queue.Name, 0)
+			s.depth(s.Queue.RetryName(), 0)
+		})
+	}
+}
+
+// B52: there is one delay for all, of the queue. A message that fails for the
+// first time does not wait behind one that has failed often.
+func TestDelayIsTheSameForAll(t *testing.T) {
+	t.Parallel()
+	const delay = 5 * time.Second
+	s := subscribe(t, always(errBad), func(c *Consumer) { c.Queue.RetryTTL = delay })
+	s.publish("old")
+	testenv.Eventually(t, patience, "its third try", func() error {
+		return testenv.Want(len(s.triesOf("old")), 3)
+	})
+	s.publish("new")
+	testenv.Eventually(t, patience, "both are tried again", func() error {
+		return testenv.Want([2]int{len(s.triesOf("old")), min(len(s.triesOf("new")), 2)}, [2]int{4, 2})
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	took, other := s.at["new"][1].Sub(s.at["new"][0]), s.at["old"][3].Sub(s.at["old"][2])
+	if took < delay-10*time.Millisecond || took > max(delay, other)+delay/5 {
+		t.Errorf("a first retry came after %s and a third after %s, want %s and a fifth of it at most", took, other, delay)
+	}
 }
 
 func TestVerdicts(t *testing.T) {
@@ -280,8 +330,8 @@ func TestPanicIsAFailure(t *testing.T) {
 	s.acked(3)
 }
 
-// B56, B58: a forged history neither crashes us, nor wins more attempts than
-// four, nor is lost, whatever its shape.
+// B56, B58: a forged history, or a count in our own header, neither crashes us,
+// nor wins more attempts than four, nor is lost, whatever its shape.
 func TestForgedDeathsInEveryShape(t *testing.T) {
 	t.Parallel()
 	entry := func(count any) amqp.Table {
@@ -302,7 +352,9 @@ func TestForgedDeathsInEveryShape(t *testing.T) {
 	})
 	for name, shape := range shapes {
 		for _, what := range []string{"works ", "fails "} {
-			s.publish(what+name, func(p *amqp.Publishing) { p.Headers = amqp.Table{"x-death": shape, "kept": "yes"} })
+			s.publish(what+name, func(p *amqp.Publishing) {
+				p.Headers = amqp.Table{"x-death": shape, AttemptsHeader: shape, "kept": "yes"}
+			})
 		}
 	}
 	s.acked(int64(len(shapes)))
@@ -311,7 +363,7 @@ func TestForgedDeathsInEveryShape(t *testing.T) {
 		if got := s.triesOf(d.MessageId); !slices.Equal(got, []int{1, 2, 3, 4}) {
 			t.Errorf("%s: attempts %v", d.MessageId, got)
 		}
-		if d.Headers["kept"] != "yes" || d.Headers["x-death"] != nil {
+		if d.Headers["kept"] != "yes" || d.Headers["x-death"] != nil || d.Headers[AttemptsHeader] != int32(4) {
 			t.Errorf("%s: headers %v", d.MessageId, d.Headers)
 		}
 	}

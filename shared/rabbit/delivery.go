@@ -98,7 +98,7 @@ func (q Queue) pastRetries(header any) int {
 	if !ok || len(entries) == 0 {
 		return exhausted
 	}
-	var rejected, expired int64
+	var rejected, expired int64 // no more than mostRounds each, whatever the header adds up to
 	for _, entry := range entries {
 		t, ok := entry.(amqp.Table)
 		if !ok {
@@ -112,13 +112,17 @@ func (q Queue) pastRetries(header any) int {
 		}
 		switch {
 		case queue == q.Name && (reason == "rejected" || reason == "delivery_limit"):
-			rejected += count
+			rejected = min(rejected+min(count, mostRounds), mostRounds)
 		case queue == q.RetryName() && reason == "expired":
-			expired += count
+			expired = min(expired+min(count, mostRounds), mostRounds)
 		}
 	}
-	return int(min(max(rejected, expired), math.MaxInt32))
+	return int(max(rejected, expired))
 }
+
+// mostRounds is the most that pastRetries says: one more still fits the header
+// with the attempts.
+const mostRounds = math.MaxInt32 - 1
 
 // integer reads a whole number of any width; other clients write any.
 func integer(v any) (int64, bool) {

@@ -29,6 +29,20 @@ type parked struct {
 	reason error
 }
 
+// message is the copy that is published.
+func (p parked) message(bare bool) amqp.Publishing {
+	msg := p.forwarded(bare)
+	if p.dead {
+		reason := p.reason.Error()
+		if len(reason) > maxReason {
+			reason = reason[:maxReason]
+		}
+		msg.Headers[AttemptsHeader] = int32(p.pastRetries + 1)
+		msg.Headers[ReasonHeader] = reason
+	}
+	return msg
+}
+
 func newForwarder(h *hands, finals *Publisher) *forwarder {
 	// The prefetch bounds what can be parked, so that adding never blocks.
 	return &forwarder{hands: h, finals: finals, parked: make(chan parked, h.prefetch()), done: make(chan struct{})}
@@ -79,18 +93,11 @@ const forwardTimeout = 20 * time.Second
 
 // forward publishes a copy, waits for its confirm and acks the original.
 func (f *forwarder) forward(ctx context.Context, p parked, tries int) error {
-	bare := tries > 3 // headers that fill their frame leave no room for ours
-	msg := p.forwarded(bare)
 	exchange := f.Queue.retryExchange()
 	if p.dead {
 		exchange = f.Queue.deadExchange()
-		reason := p.reason.Error()
-		if len(reason) > maxReason {
-			reason = reason[:maxReason]
-		}
-		msg.Headers[AttemptsHeader] = int32(p.pastRetries + 1)
-		msg.Headers[ReasonHeader] = reason
 	}
+	msg := p.message(tries > 3) // headers that fill their frame leave no room for ours
 	if err := f.publishAndWait(ctx, exchange, msg); err != nil {
 		return err
 	}

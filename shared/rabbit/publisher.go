@@ -41,6 +41,7 @@ type Publisher struct {
 	Logger *slog.Logger
 
 	declare func(*amqp.Channel) error // in place of Exchange, for the final forward
+	connect connector                 // in place of TCP, for tests
 
 	status  status
 	current atomic.Pointer[pubSession]
@@ -171,9 +172,10 @@ type pubSession struct {
 	unblocks chan struct{} // closed while the broker is not blocked; guarded by mu
 
 	mu       sync.Mutex
-	inFlight []flying // in the order of their tags, which are counted from 1
+	inFlight []*flying // in the order of their tags, which are counted from 1
 	ids      map[string]struct{}
-	isOver   bool // nothing may be added any more
+	isOver   bool      // nothing may be added any more
+	refused  time.Time // when the first nack came; zero if none did
 }
 
 // flying is a message without an answer yet.
@@ -181,10 +183,11 @@ type flying struct {
 	id     string
 	settle func(error)
 	since  time.Time
+	answer chan *amqp.DeferredConfirmation // one, once it is written; nil if that failed
 }
 
 func (p *Publisher) open(ctx context.Context) (*pubSession, error) {
-	base, err := dial(ctx, p.URL, p.name())
+	base, err := dial(ctx, p.URL, p.name(), p.connect)
 	if err != nil {
 		return nil, err
 	}
@@ -242,13 +245,16 @@ func (s *pubSession) send(ctx context.Context, exchange, key string, msg amqp.Pu
 		return fmt.Errorf("%w: a message with this id is in flight", outbox.ErrUnreachable)
 	}
 	// Before it is written: its confirm may be here before Publish returns.
-	s.ids[msg.MessageId] = struct{}{}
-	s.inFlight = append(s.inFlight, flying{msg.MessageId, settle, time.Now()})
+	f := &flying{msg.MessageId, settle, time.Now(), make(chan *amqp.DeferredConfirmation, 1)}
+	s.ids[f.id] = struct{}{}
+	s.inFlight = append(s.inFlight, f)
 	s.mu.Unlock()
 
 	// The context is looked at above; past this point only the session's end
 	// frees a publish that is stuck in the socket.
-	if err := s.ch.Publish(exchange, key, true, false, msg); err != nil {
+	answer, err := s.ch.PublishWithDeferredConfirm(exchange, key, true, false, msg)
+	f.answer <- answer
+	if err != nil {
 		// Some of it may have left: the message stays in flight, and is settled as
 		// unknown with all others when the session ends.
 		s.failed(err)
@@ -352,7 +358,14 @@ func (s *pubSession) watchUntilOver(ctx context.Context, log *slog.Logger, st *s
 		case <-tick.C:
 			// A blocked broker answers when it is not any more: what it has in its
 			// socket would only be there twice. Whether it is still there, heartbeats tell.
-			if since, waiting := s.oldest(); waiting && !s.isBlocked() && time.Since(since) > s.confirmTimeout {
+			since, waiting := s.oldest()
+			late := waiting && time.Since(since) > s.confirmTimeout
+			switch outworn := s.outworn(); {
+			case outworn && !waiting:
+				s.end(errors.New("a queue has refused messages for a while: asking anew"))
+			case outworn && !late:
+				s.block() // nothing more is sent, so that what is in flight lands
+			case late && (outworn || !s.isBlocked()):
 				s.end(fmt.Errorf("no confirm within %s", s.confirmTimeout))
 			}
 		}
@@ -393,13 +406,20 @@ func (s *pubSession) pairAnswers() {
 		if !ok {
 			continue
 		}
+		// What the confirm says is asked of the message's own: an answer for all up
+		// to a tag covers those that had theirs before, and the library's list shows
+		// them with that one in place of their own.
+		answer := <-f.answer
 		switch err, isReturned := returned[f.id]; {
 		case isReturned:
 			delete(returned, f.id)
 			f.settle(err)
-		case c.Ack:
+		case answer == nil:
+			f.settle(fmt.Errorf("%w: not written as a whole", outbox.ErrUnknown))
+		case answer.Acked():
 			f.settle(nil)
 		default:
+			s.noteRefusal()
 			f.settle(fmt.Errorf("%w: basic.nack", outbox.ErrRefused))
 		}
 	}
@@ -432,14 +452,14 @@ func lostWith(reason error) error {
 
 // land takes the oldest message out of flight: confirms come in the order of
 // tags, one for each.
-func (s *pubSession) land() (flying, bool) {
+func (s *pubSession) land() (*flying, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.inFlight) == 0 {
-		return flying{}, false
+		return nil, false
 	}
 	f := s.inFlight[0]
-	s.inFlight[0] = flying{} // let go of what it holds
+	s.inFlight[0] = nil // let go of it
 	s.inFlight = s.inFlight[1:]
 	delete(s.ids, f.id)
 	<-s.slots
@@ -452,13 +472,31 @@ func (s *pubSession) land() (flying, bool) {
 }
 
 // abandon takes everything out of flight, for good.
-func (s *pubSession) abandon() []flying {
+func (s *pubSession) abandon() []*flying {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.isOver = true
 	left := s.inFlight
 	s.inFlight = nil
 	return left
+}
+
+func (s *pubSession) noteRefusal() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refused.IsZero() {
+		s.refused = time.Now()
+	}
+}
+
+// outworn reports whether the session was refused a message some time ago. A
+// quorum queue tells a channel that it is full, and some versions of RabbitMQ
+// forget to say that it is not any more when its limit was lifted (seen on
+// 3.10): the channel would then be refused for ever.
+func (s *pubSession) outworn() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.refused.IsZero() && time.Since(s.refused) > s.confirmTimeout
 }
 
 func (s *pubSession) oldest() (since time.Time, waiting bool) {
@@ -504,7 +542,7 @@ func (s *pubSession) unblock() {
 	default:
 		close(s.unblocks)
 	}
-	for i := range s.inFlight { // their wait for a confirm starts now
-		s.inFlight[i].since = time.Now()
+	for _, f := range s.inFlight { // their wait for a confirm starts now
+		f.since = time.Now()
 	}
 }

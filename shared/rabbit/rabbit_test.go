@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/url"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
 
+	"example.com/baton/internal/proxy"
 	"example.com/baton/internal/testenv"
 	"example.com/baton/shared/outbox"
 )
@@ -51,91 +50,6 @@ func background(t *testing.T, f func(context.Context) error) (stop func()) {
 	t.Cleanup(stop)
 	return stop
 }
-
-// proxy stands between us and the broker and can stop forwarding.
-type proxy struct {
-	listener net.Listener
-	target   string
-	mu       sync.Mutex
-	frozen   chan struct{} // closed when bytes may pass
-	conns    []net.Conn
-	wg       sync.WaitGroup
-}
-
-func newProxy(t *testing.T, amqpURL string) (*proxy, string) {
-	t.Helper()
-	u, err := url.Parse(amqpURL)
-	if err != nil {
-		t.Fatal("bad URL")
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &proxy{listener: l, target: u.Host, frozen: make(chan struct{})}
-	close(p.frozen)
-	p.wg.Go(p.accept)
-	t.Cleanup(func() { p.thaw(); _ = l.Close(); p.cut(); p.wg.Wait() })
-	u.Host = l.Addr().String()
-	return p, u.String()
-}
-
-func (p *proxy) accept() {
-	for {
-		in, err := p.listener.Accept()
-		if err != nil {
-			return
-		}
-		out, err := net.Dial("tcp", p.target)
-		if err != nil {
-			_ = in.Close()
-			continue
-		}
-		p.mu.Lock()
-		p.conns = append(p.conns, in, out)
-		p.mu.Unlock()
-		p.wg.Go(func() { p.copy(in, out) })
-		p.wg.Go(func() { p.copy(out, in) })
-	}
-}
-
-func (p *proxy) copy(dst, src net.Conn) {
-	defer func() { _ = dst.Close() }()
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := src.Read(buf)
-		p.mu.Lock()
-		gate := p.frozen
-		p.mu.Unlock()
-		<-gate
-		if _, werr := dst.Write(buf[:n]); werr != nil || err != nil {
-			return
-		}
-	}
-}
-
-func (p *proxy) freeze() { p.mu.Lock(); defer p.mu.Unlock(); p.frozen = make(chan struct{}) }
-func (p *proxy) thaw() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	select {
-	case <-p.frozen:
-	default:
-		close(p.frozen)
-	}
-}
-
-// cut closes every connection through the proxy.
-func (p *proxy) cut() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, c := range p.conns {
-		_ = c.Close()
-	}
-	p.conns = nil
-}
-
-var _ io.Closer = (net.Conn)(nil)
 
 // outcomes collects what became of messages.
 type outcomes struct {
@@ -294,6 +208,56 @@ func TestNackIsARefusal(t *testing.T) {
 	}
 }
 
+// B23: some brokers never tell the channel that a limit was lifted. A session that
+// was refused is not kept for long, and one that was not is.
+func TestRefusedSessionIsReplaced(t *testing.T) {
+	t.Parallel()
+	vhost := testenv.Vhost(t)
+	p := publisher(t, vhost, func(p *Publisher) { p.ConfirmTimeout = 1500 * time.Millisecond })
+	ch, manager := testenv.Channel(t, vhost), testenv.Management(t, vhost)
+	bound(t, ch, "q", "routable", amqp.Table{"x-queue-type": "quorum"})
+	limit := map[string]any{
+		"pattern": "^q$", "apply-to": "queues",
+		"definition": map[string]any{"max-length": 3, "overflow": "reject-publish"},
+	}
+	if err := manager.Do(t.Context(), http.MethodPut, "/policies/{vhost}/full", limit, nil); err != nil {
+		t.Fatal(err)
+	}
+	sent := 0
+	try := func() error {
+		var o outcomes
+		sent++
+		o.publish(t.Context(), p, messages(fmt.Sprintf("m%d-", sent), "routable", 1))
+		for _, err := range o.wait(t) {
+			return err
+		}
+		return nil
+	}
+	first := p.current.Load()
+	testenv.Eventually(t, patience, "a refusal", func() error {
+		if err := try(); !errors.Is(err, outbox.ErrRefused) {
+			return fmt.Errorf("got %v", err)
+		}
+		return nil
+	})
+	if p.current.Load() != first {
+		t.Error("the session was replaced without a reason")
+	}
+	if err := manager.Do(t.Context(), http.MethodDelete, "/policies/{vhost}/full", nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	drain(t, ch, "q")
+	testenv.Eventually(t, patience, "the queue takes messages again, by a new session", func() error {
+		if err := try(); err != nil {
+			return err
+		}
+		if p.current.Load() == first {
+			return errors.New("the session is the first still")
+		}
+		return nil
+	})
+}
+
 // B24: a missing exchange closes the channel; nothing that was in flight counts
 // as published, and the next session, which declares it, goes on.
 func TestMissingExchangeIsMisconfigured(t *testing.T) {
@@ -327,7 +291,7 @@ func TestMissingExchangeIsMisconfigured(t *testing.T) {
 func TestCutConnectionUnderLoad(t *testing.T) {
 	t.Parallel()
 	vhost := testenv.Vhost(t)
-	via, throughProxy := newProxy(t, vhost)
+	via, throughProxy := testenv.Proxy(t, vhost)
 	p := publisher(t, throughProxy)
 	ch := testenv.Channel(t, vhost)
 	bound(t, ch, "q", "routable", nil)
@@ -337,14 +301,14 @@ func TestCutConnectionUnderLoad(t *testing.T) {
 		go func() { // in the middle of the sending
 			for p.current.Load() != nil {
 				if s := p.current.Load(); s != nil && len(s.slots) > 20 {
-					via.cut()
+					via.Cut()
 					return
 				}
 				<-time.After(time.Millisecond)
 			}
 		}()
 		o.publish(t.Context(), p, messages(fmt.Sprintf("r%d-", round), "routable", 2000))
-		via.cut()
+		via.Cut()
 	}
 	got := o.wait(t)
 	there := make(map[string]bool)
@@ -381,10 +345,10 @@ func TestCutConnectionUnderLoad(t *testing.T) {
 func TestSilentBrokerIsGivenUp(t *testing.T) {
 	t.Parallel()
 	vhost := testenv.Vhost(t)
-	via, throughProxy := newProxy(t, vhost)
+	via, throughProxy := testenv.Proxy(t, vhost)
 	p := publisher(t, throughProxy, func(p *Publisher) { p.ConfirmTimeout = 1500 * time.Millisecond })
 	bound(t, testenv.Channel(t, vhost), "q", "routable", nil)
-	via.freeze()
+	via.Freeze(proxy.ToServer | proxy.ToClient)
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -405,8 +369,8 @@ func TestSilentBrokerIsGivenUp(t *testing.T) {
 	if took := time.Since(start); took > 10*time.Second {
 		t.Errorf("gave up after %s", took)
 	}
-	via.thaw()
-	via.cut()
+	via.Thaw(proxy.ToServer | proxy.ToClient)
+	via.Cut()
 	ready(t, p)
 }
 
@@ -449,7 +413,7 @@ func TestUnsendableIsRefused(t *testing.T) {
 func TestErrorsDoNotShowThePassword(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"amqp://u:S3cr3tBroker@127.0.0.1:notaport/", "amqp://u:S3cr3tBroker@127.0.0.1:1/", "http://u:S3cr3tBroker@x/", "amqp://u:S3cr3t/Broker@127.0.0.1:1/", "amqp://u:S3cr3t#Broker@127.0.0.1:1/"} {
-		_, err := dial(t.Context(), address, "test")
+		_, err := dial(t.Context(), address, "test", nil)
 		if err == nil || strings.Contains(describe(err), "S3cr3t") {
 			t.Errorf("%v", err)
 		}

@@ -41,18 +41,24 @@ type session struct {
 	opened  func() bool // ends that the context of dial closes the connection
 }
 
-// dial opens a session that shows as name in the broker's list of connections.
-// Until opened is called the end of ctx cuts the connection: the library's calls
-// take no context, and a broker may be too slow to answer any of them.
-func dial(ctx context.Context, brokerURL, name string) (*session, error) {
+// connector opens the socket of a session.
+type connector func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// dial opens a session that shows as name in the broker's list of connections,
+// over TCP unless connect is set. Until opened is called the end of ctx cuts the
+// connection: the library's calls take no context, and a broker may be too slow
+// to answer any of them.
+func dial(ctx context.Context, brokerURL, name string, connect connector) (*session, error) {
 	s := &session{}
 	s.life, s.end = context.WithCancelCause(context.WithoutCancel(ctx))
-	dialer := net.Dialer{Timeout: dialTimeout}
+	if connect == nil {
+		connect = (&net.Dialer{Timeout: dialTimeout}).DialContext
+	}
 	conn, err := amqp.DialConfig(brokerURL, amqp.Config{
 		Heartbeat:  heartbeat,
 		Properties: amqp.Table{"connection_name": name, "product": "baton"},
 		Dial: func(network, addr string) (net.Conn, error) {
-			c, err := dialer.DialContext(ctx, network, addr)
+			c, err := connect(ctx, network, addr)
 			if err != nil {
 				return nil, err
 			}

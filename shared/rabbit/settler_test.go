@@ -59,7 +59,7 @@ func TestMultipleNeverReachesWhatIsOpen(t *testing.T) {
 	}
 }
 
-// B35, B36 of the article: a round leaves two entries, and only one is counted.
+// A round leaves two entries, and only one is counted.
 func TestPastRetries(t *testing.T) {
 	t.Parallel()
 	q := testQueue()
@@ -83,7 +83,8 @@ func TestPastRetries(t *testing.T) {
 		"count is text":          {[]any{entry(main, "rejected", "1")}, 3},
 		"count is negative":      {[]any{entry(main, "rejected", int64(-1))}, 3},
 		"count is missing":       {[]any{amqp.Table{"queue": main, "reason": "rejected"}}, 3},
-		"count is out of bounds": {[]any{entry(main, "rejected", int64(1)<<40)}, 1<<31 - 1},
+		"count is out of bounds": {[]any{entry(main, "rejected", int64(1)<<40)}, 1<<31 - 2},
+		"counts overflow":        {[]any{entry(main, "rejected", int64(1)<<62), entry(main, "rejected", int64(1)<<62), entry(main, "rejected", int64(1))}, 1<<31 - 2},
 	} {
 		if got := q.pastRetries(tt.header); got != tt.want {
 			t.Errorf("%s: %d, want %d", name, got, tt.want)
