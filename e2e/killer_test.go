@@ -67,7 +67,7 @@ func TestKillerRow(t *testing.T) {
 			if deaths < 10 && !late {
 				t.Errorf("the row was given up after %d deaths, want at least the ten for which it alone can be blamed", deaths)
 			}
-			s.Settled(killer.EventID)
+			s.Settled()
 			s.Exact(killer.EventID)
 			outcome := map[string]string{
 				"relay.claimed": "created",  // it has never left
@@ -112,6 +112,6 @@ func TestKillerMessage(t *testing.T) {
 	if deaths < 10 {
 		t.Errorf("the message was given up after %d deaths, want at least the ten for which it alone can be blamed", deaths)
 	}
-	s.Settled(killer)
+	s.Settled()
 	s.Exact(killer)
 }

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"example.com/baton/internal/servers"
+	"example.com/baton/internal/stack"
 	"example.com/baton/internal/testenv"
 )
 
@@ -192,6 +193,15 @@ func TestUp(t *testing.T) {
 		t.Errorf("%d curl lines to try, want 3", n)
 	}
 
+	if out, code := play(t, "check", "--name", name); code != 0 || !strings.Contains(out, "= reserved                1\n") || !strings.Contains(out, "\nbroker: checked\n") {
+		t.Errorf("check: exit code %d, %s", code, out)
+	}
+	if out, code := play(t, "check", "--name", name, "--event", eventID); code != 0 || !strings.HasPrefix(out, "order "+orderID+"\n") || !strings.Contains(out, "inventory.reserved") {
+		t.Errorf("check --event: exit code %d, %s", code, out)
+	}
+	if info, err := os.Stat(filepath.Join(clone(t), ".baton", name, "connections.json")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file with the addresses: %v, %v", info, err)
+	}
 	if out, code := play(t, append([]string{"up"}, flags...)...); code != 1 || !strings.Contains(out, "runs already") {
 		t.Errorf("a second up: exit code %d, %q", code, out)
 	}
@@ -279,7 +289,7 @@ func TestMigrate(t *testing.T) {
 			t.Fatal(err)
 		}
 		var result struct {
-			Databases []migrated `json:"databases"`
+			Databases []stack.Migrated `json:"databases"`
 		}
 		if err := json.Unmarshal(out, &result); err != nil {
 			t.Fatalf("%s: %v", out, err)

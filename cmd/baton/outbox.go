@@ -3,12 +3,10 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -16,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
-	"example.com/baton/internal/servers"
 	"example.com/baton/shared/outbox"
 )
 
@@ -107,40 +104,11 @@ func (o outboxOptions) databaseURL() (string, error) {
 	if url := cmp.Or(o.database, os.Getenv(variable)); url != "" {
 		return url, nil
 	}
-	urls := map[string]string{}
-	data, err := os.ReadFile(connectionsFile(o.name))
+	running, err := readConnections(o.name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("no \"baton up\" runs in this clone: start it, or set --database or $%s", variable)
 	}
-	if err == nil {
-		err = json.Unmarshal(data, &urls)
-	}
-	if err != nil {
-		return "", fmt.Errorf("find the running \"baton up\": %w", err)
-	}
-	return urls[o.service], nil
-}
-
-// connectionsFile is where a running "up" tells the other commands where its
-// databases are. It holds passwords and is its owner's alone.
-func connectionsFile(name string) string {
-	clone, err := servers.ClonePath(".")
-	if err != nil {
-		clone = "."
-	}
-	return filepath.Join(clone, ".baton", name, "connections.json")
-}
-
-func writeConnections(name string, urls map[string]string) (remove func() error, err error) {
-	data, err := json.Marshal(urls)
-	if err != nil {
-		return nil, err
-	}
-	path := connectionsFile(name)
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		return nil, err
-	}
-	return func() error { return os.Remove(path) }, nil
+	return map[string]string{"order": running.Order, "inventory": running.Inventory}[o.service], err
 }
 
 func listOutbox(cmd *cobra.Command, db *pgx.Conn, opts outboxOptions, status string, limit int) error {

@@ -2,128 +2,19 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"example.com/baton/internal/provision"
-	"example.com/baton/migrations/inventory"
-	"example.com/baton/migrations/order"
+	"example.com/baton/internal/stack"
 )
-
-// service is what set-up has to know of one service.
-type service struct {
-	name       string
-	database   string
-	migrations fs.FS
-	user       func(name, password string) provision.BrokerUser
-}
-
-var services = []service{
-	{name: "order", database: "orders", migrations: order.FS, user: provision.OrderUser},
-	{name: "inventory", database: "inventory", migrations: inventory.FS, user: provision.InventoryUser},
-}
-
-func (s service) env(suffix string) string { return strings.ToUpper(s.name) + suffix }
-
-// deployment is the servers to set up and the passwords to set.
-type deployment struct {
-	databaseURL   string // superuser
-	managementURL string // administrator
-	vhost         string
-	password      func(variable string) (string, error)
-}
-
-// The variables that hold passwords, here and in compose.
-const (
-	ownerPassword    = "_OWNER_PASSWORD"
-	databasePassword = "_DATABASE_PASSWORD"
-	amqpPassword     = "_AMQP_PASSWORD"
-	auditPassword    = "BATON_AUDIT_PASSWORD"
-)
-
-// set makes databases, roles, broker users and rights, and migrates.
-func (d deployment) set(ctx context.Context) ([]migrated, error) {
-	var databases []provision.Database
-	var users []provision.BrokerUser
-	for _, s := range services {
-		var passwords [3]string
-		for i, suffix := range []string{ownerPassword, databasePassword, amqpPassword} {
-			var err error
-			if passwords[i], err = d.password(s.env(suffix)); err != nil {
-				return nil, err
-			}
-		}
-		databases = append(databases, provision.Database{
-			Name:  s.database,
-			Owner: s.name + "_owner", OwnerPassword: passwords[0],
-			Service: s.name + "_service", ServicePassword: passwords[1],
-		})
-		users = append(users, s.user(s.name, passwords[2]))
-	}
-	audit, err := d.password(auditPassword)
-	if err != nil {
-		return nil, err
-	}
-	users = append(users, provision.AuditUser("audit", audit))
-
-	management, err := provision.NewManagement(d.managementURL)
-	if err != nil {
-		return nil, err
-	}
-	if err := provision.Databases(ctx, d.databaseURL, databases...); err != nil {
-		return nil, err
-	}
-	if err := provision.Broker(ctx, management, d.vhost, users...); err != nil {
-		return nil, err
-	}
-	var results []migrated
-	for i, s := range services {
-		db := databases[i]
-		url, err := provision.URLFor(d.databaseURL, db.Owner, db.OwnerPassword, db.Name)
-		if err != nil {
-			return nil, err
-		}
-		m, err := migrate(ctx, s, url)
-		if err != nil {
-			return nil, err
-		}
-		results = append(results, m)
-	}
-	return results, nil
-}
-
-// migrated is what one migration run did.
-type migrated struct {
-	Service string   `json:"service"`
-	Version int64    `json:"version"`
-	Applied []string `json:"applied"`
-}
-
-func (m migrated) String() string {
-	if len(m.Applied) == 0 {
-		return fmt.Sprintf("%s: schema version %d, nothing to do", m.Service, m.Version)
-	}
-	return fmt.Sprintf("%s: schema version %d, applied %s", m.Service, m.Version, strings.Join(m.Applied, ", "))
-}
-
-func migrate(ctx context.Context, s service, url string) (migrated, error) {
-	applied, err := provision.Migrate(ctx, url, s.migrations)
-	if err != nil {
-		return migrated{}, err
-	}
-	version, err := provision.SchemaVersion(s.migrations)
-	return migrated{Service: s.name, Version: version, Applied: append([]string{}, applied...)}, err
-}
 
 func migrateCommand() *cobra.Command {
 	var asJSON bool
-	urls := make([]string, len(services))
+	urls := make([]string, len(stack.Services))
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Bring the databases to the schema of this program, as their owners",
@@ -133,13 +24,13 @@ It connects as the owners of the databases; the services' own roles may not
 change a schema. Several runs at once are safe. "baton up" migrates by itself.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var results []migrated
-			for i, s := range services {
-				url := cmp.Or(urls[i], os.Getenv(s.env("_MIGRATE_URL")))
+			var results []stack.Migrated
+			for i, s := range stack.Services {
+				url := cmp.Or(urls[i], os.Getenv(s.Env("_MIGRATE_URL")))
 				if url == "" {
 					continue
 				}
-				m, err := migrate(cmd.Context(), s, url)
+				m, err := s.Migrate(cmd.Context(), url)
 				if err != nil {
 					return err
 				}
@@ -151,9 +42,9 @@ change a schema. Several runs at once are safe. "baton up" migrates by itself.`,
 			return reportMigrated(cmd, asJSON, results)
 		},
 	}
-	for i, s := range services {
+	for i, s := range stack.Services {
 		// The default is not shown: it may hold a password.
-		cmd.Flags().StringVar(&urls[i], s.name, "", fmt.Sprintf("address of the %s database, as its owner ($%s)", s.name, s.env("_MIGRATE_URL")))
+		cmd.Flags().StringVar(&urls[i], s.Name, "", fmt.Sprintf("address of the %s database, as its owner ($%s)", s.Name, s.Env("_MIGRATE_URL")))
 	}
 	jsonFlag(cmd, &asJSON)
 	return cmd
@@ -161,7 +52,7 @@ change a schema. Several runs at once are safe. "baton up" migrates by itself.`,
 
 func setupCommand() *cobra.Command {
 	var asJSON bool
-	d := deployment{password: fromEnvironment}
+	d := stack.Deployment{Password: fromEnvironment}
 	cmd := &cobra.Command{
 		Use:   "setup",
 		Short: "Make databases, roles, broker users and rights, and migrate",
@@ -174,7 +65,7 @@ AMQP_PASSWORD.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for variable, value := range map[string]*string{
-				"BATON_ADMIN_DATABASE_URL": &d.databaseURL, "BATON_ADMIN_MANAGEMENT_URL": &d.managementURL,
+				"BATON_ADMIN_DATABASE_URL": &d.DatabaseURL, "BATON_ADMIN_MANAGEMENT_URL": &d.ManagementURL,
 			} {
 				if *value == "" {
 					var err error
@@ -183,16 +74,16 @@ AMQP_PASSWORD.`,
 					}
 				}
 			}
-			results, err := d.set(cmd.Context())
+			results, err := d.Set(cmd.Context())
 			if err != nil {
 				return err
 			}
 			return reportMigrated(cmd, asJSON, results)
 		},
 	}
-	cmd.Flags().StringVar(&d.databaseURL, "database", "", "address of the PostgreSQL server, as a superuser ($BATON_ADMIN_DATABASE_URL)")
-	cmd.Flags().StringVar(&d.managementURL, "management", "", "address of RabbitMQ's management API, as an administrator ($BATON_ADMIN_MANAGEMENT_URL)")
-	cmd.Flags().StringVar(&d.vhost, "vhost", "/", "vhost of the broker")
+	cmd.Flags().StringVar(&d.DatabaseURL, "database", "", "address of the PostgreSQL server, as a superuser ($BATON_ADMIN_DATABASE_URL)")
+	cmd.Flags().StringVar(&d.ManagementURL, "management", "", "address of RabbitMQ's management API, as an administrator ($BATON_ADMIN_MANAGEMENT_URL)")
+	cmd.Flags().StringVar(&d.Vhost, "vhost", "/", "vhost of the broker")
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }
@@ -205,12 +96,12 @@ func fromEnvironment(variable string) (string, error) {
 	return value, nil
 }
 
-func reportMigrated(cmd *cobra.Command, asJSON bool, results []migrated) error {
+func reportMigrated(cmd *cobra.Command, asJSON bool, results []stack.Migrated) error {
 	var text []string
 	for _, m := range results {
 		text = append(text, m.String())
 	}
 	return report(cmd, asJSON, struct {
-		Databases []migrated `json:"databases"`
+		Databases []stack.Migrated `json:"databases"`
 	}{results}, strings.Join(text, "\n"))
 }

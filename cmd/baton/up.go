@@ -6,18 +6,15 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"example.com/baton/internal/servers"
+	"example.com/baton/internal/stack"
 )
 
 type upOptions struct {
@@ -111,184 +108,47 @@ func upLocal(ctx context.Context, say func(string), out io.Writer, clone string,
 	if err := servers.Install(ctx, say, servers.PostgresPackage, servers.RabbitPackage); err != nil {
 		return err
 	}
-	cfg := servers.Config{Kind: servers.Local, Home: home, Progress: say}
-	pair, err := servers.NewPair(cfg)
+	s, err := stack.New(stack.Config{
+		Home: home, Bin: filepath.Join(clone, ".baton", "bin"),
+		OrderAddr: opts.orderAddr, InventoryAddr: opts.inventoryAddr, Progress: say,
+	})
 	if err != nil {
 		return err
 	}
-	bin := filepath.Join(clone, ".baton", "bin")
-	g, startCtx := errgroup.WithContext(ctx)
-	g.Go(func() error { return pair.Start(startCtx) })
-	g.Go(func() error { return build(startCtx, say, bin) })
-	err = g.Wait()
-	defer func() { err = errors.Join(err, stop(ctx, say, "PostgreSQL and RabbitMQ", pair.Stop)) }()
-	if err != nil {
+	if err := s.Start(ctx); err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, s.Stop(ctx)) }()
 
-	results, err := deployment{
-		databaseURL:   pair.Postgres.URL("postgres"),
-		managementURL: pair.Broker.ManagementURL(),
-		vhost:         "/",
-		password:      home.Secret,
-	}.set(ctx)
-	if err != nil {
+	const vhost = "/"
+	running := connections{Management: s.Broker.ManagementURL(), AMQP: s.Broker.AdminURL(vhost), Vhost: vhost}
+	if running.Order, err = s.ServiceURL(stack.Order); err != nil {
 		return err
 	}
-	for _, m := range results {
-		say(m.String())
+	if running.Inventory, err = s.ServiceURL(stack.Inventory); err != nil {
+		return err
 	}
-
-	urls := make(map[string]string, len(services))
-	for _, s := range services {
-		password, err := home.Secret(s.env(databasePassword))
-		if err != nil {
-			return err
-		}
-		urls[s.name] = pair.Postgres.URLFor(s.name+"_service", password, s.database)
-	}
-	forget, err := writeConnections(opts.name, urls)
+	forget, err := writeConnections(opts.name, running)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, forget()) }()
 
-	order, err := program(cfg, pair, services[0], bin, opts.orderAddr)
-	if err != nil {
-		return err
-	}
-	inventory, err := program(cfg, pair, services[1], bin, opts.inventoryAddr)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		err = errors.Join(err, stop(ctx, say, "the services", func(ctx context.Context) error {
-			var g errgroup.Group
-			g.Go(func() error { return order.Stop(ctx) })
-			g.Go(func() error { return inventory.Stop(ctx) })
-			return g.Wait()
-		}))
-	}()
-	g, startCtx = errgroup.WithContext(ctx)
-	g.Go(func() error { return order.Start(startCtx) })
-	g.Go(func() error { return inventory.Start(startCtx) })
-	if err := g.Wait(); err != nil {
-		return err
-	}
+	keepCtx, cancel := context.WithCancel(ctx)
+	var keeping sync.WaitGroup
+	defer func() { cancel(); keeping.Wait() }()
+	keeping.Go(func() { s.Keep(keepCtx, 0, s.Servers()...) })
 
-	// From here on what dies is started again, and it is not started while it
-	// is being stopped: that is why the guards end before this function does.
-	guardCtx, cancel := context.WithCancel(ctx)
-	var guards sync.WaitGroup
-	defer func() { cancel(); guards.Wait() }()
-	for _, s := range []*servers.Server{&pair.Postgres.Server, &pair.Broker.Server, order, inventory} {
-		guards.Go(func() { guard(guardCtx, say, s) })
-	}
-
-	w := walk{order: "http://" + opts.orderAddr, inventory: "http://" + opts.inventoryAddr, out: out}
+	w := walk{order: s.Orders[0].URL(), inventory: s.Inventories[0].URL(), out: out}
 	if err := w.placeOne(ctx); err != nil {
 		return err
 	}
 	w.whatNow(
-		"RabbitMQ   http://"+pair.Broker.ManagementAddr()+"  management page, user baton",
-		"PostgreSQL "+pair.Postgres.Addr()+"  databases orders and inventory, user postgres",
+		"RabbitMQ   http://"+s.Broker.ManagementAddr()+"  management page, user baton",
+		"PostgreSQL "+s.Postgres.Addr()+"  databases orders and inventory, user postgres",
 		"passwords  .baton/"+opts.name+"/secrets.json",
 		"logs       .baton/"+opts.name+"/*.log",
 	)
 	<-ctx.Done()
 	return nil
-}
-
-// build makes the services' programs.
-func build(ctx context.Context, say func(string), bin string) error {
-	begin := time.Now()
-	say("building the services")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", bin+"/", "./cmd/order", "./cmd/inventory")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if out, err := cmd.CombinedOutput(); ctx.Err() != nil {
-		return ctx.Err()
-	} else if err != nil {
-		return fmt.Errorf("build the services: %w\n%s", err, out)
-	}
-	say(fmt.Sprintf("the services are built after %.1f s", time.Since(begin).Seconds()))
-	return nil
-}
-
-// program is a service as a process of this machine, with the environment that
-// it has in compose too.
-func program(cfg servers.Config, pair *servers.Pair, s service, bin, addr string) (*servers.Server, error) {
-	var passwords [3]string
-	for i, name := range []string{s.env(databasePassword), s.env(amqpPassword), auditPassword} {
-		var err error
-		if passwords[i], err = cfg.Home.Secret(name); err != nil {
-			return nil, err
-		}
-	}
-	env := []string{
-		s.env("_HTTP=") + addr,
-		s.env("_DATABASE_URL=") + pair.Postgres.URLFor(s.name+"_service", passwords[0], s.database),
-		s.env("_AMQP_URL=") + pair.Broker.AMQPURL(s.name, passwords[1], "/"),
-		"BATON_MANAGEMENT_URL=" + pair.Broker.ManagementURLFor("audit", passwords[2]),
-	}
-	return servers.NewProgram(cfg, s.name, filepath.Join(bin, s.name), env, func(ctx context.Context) error {
-		return ready(ctx, "http://"+addr)
-	}), nil
-}
-
-func ready(ctx context.Context, base string) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/readyz", nil)
-	if err != nil {
-		return err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		body, _ := io.ReadAll(io.LimitReader(resp.Body, 1024)) // only to say more
-		return fmt.Errorf("%s/readyz: %s %s", base, resp.Status, body)
-	}
-	return nil
-}
-
-// guard starts s again each time it ends by itself, until ctx is done, and says
-// so. The pauses grow while that does not help.
-func guard(ctx context.Context, say func(string), s *servers.Server) {
-	const shortest, longest = time.Second, 30 * time.Second
-	wait := shortest
-	for lastStart := time.Now(); ; lastStart = time.Now() {
-		var err error
-		select {
-		case <-ctx.Done():
-			return
-		case err = <-s.Exited():
-		}
-		if time.Since(lastStart) > time.Minute {
-			wait = shortest
-		}
-		for err != nil {
-			say(err.Error())
-			say(fmt.Sprintf("%s starts again in %s", s.Title(), wait))
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(wait):
-			}
-			wait = min(2*wait, longest)
-			if err = s.Start(ctx); ctx.Err() != nil {
-				return
-			}
-		}
-	}
-}
-
-// stop ends something although ctx may be done.
-func stop(ctx context.Context, say func(string), what string, f func(context.Context) error) error {
-	say("stopping " + what)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
-	defer cancel()
-	return f(ctx)
 }

@@ -24,11 +24,19 @@ const exampleOrder = `{"customerId":"C10086","amount":199.00,"currency":"CNY","i
 
 // step is one line of an order's timeline.
 type step struct {
-	service string
+	Service string    `json:"service"`
 	At      time.Time `json:"at"`
 	Step    string    `json:"step"`
 	EventID string    `json:"eventId"`
 	Detail  string    `json:"detail"`
+}
+
+// byTime puts the steps of both services together. Those of one time stay in
+// their order.
+func byTime(order, inventory []step) []step {
+	steps := slices.Concat(order, inventory)
+	slices.SortStableFunc(steps, func(a, b step) int { return a.At.Compare(b.At) })
+	return steps
 }
 
 // placeOne places an order, waits for the answer of inventory and prints the
@@ -59,7 +67,7 @@ func (w *walk) placeOne(ctx context.Context) error {
 		if s.EventID != placed.EventID { // the answer is an event of its own, caused by this one
 			s.Detail = "answer " + s.EventID + ": " + s.Detail
 		}
-		fmt.Fprintf(table, "  %6.1f ms\t%s\t%s\t%s\t%s\n", float64(after.Microseconds())/1000, s.service, s.Step, placed.EventID, s.Detail)
+		fmt.Fprintf(table, "  %6.1f ms\t%s\t%s\t%s\t%s\n", float64(after.Microseconds())/1000, s.Service, s.Step, placed.EventID, s.Detail)
 	}
 	return table.Flush()
 }
@@ -87,19 +95,18 @@ func (w *walk) settle(ctx context.Context) {
 
 // timeline is what the rows of both services know of the order, by time.
 func (w *walk) timeline(ctx context.Context) ([]step, error) {
-	var steps []step
-	for _, s := range []struct{ name, url string }{{"order", w.order}, {"inventory", w.inventory}} {
+	var both [2][]step
+	for i, s := range []struct{ name, url string }{{"order", w.order}, {"inventory", w.inventory}} {
 		var timeline struct{ Steps []step }
 		if err := call(ctx, http.MethodGet, s.url+"/timeline/"+w.orderID, "", &timeline); err != nil {
 			return nil, err
 		}
-		for _, st := range timeline.Steps {
-			st.service = s.name
-			steps = append(steps, st)
+		for n := range timeline.Steps {
+			timeline.Steps[n].Service = s.name
 		}
+		both[i] = timeline.Steps
 	}
-	slices.SortStableFunc(steps, func(a, b step) int { return a.At.Compare(b.At) })
-	return steps, nil
+	return byTime(both[0], both[1]), nil
 }
 
 // outcome waits until the order is no longer just created.

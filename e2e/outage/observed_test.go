@@ -80,7 +80,7 @@ func TestDeadLettersAreSeen(t *testing.T) {
 		}
 		return testenv.Want(n, 3)
 	})
-	s.Settled(ids...)
+	s.Settled()
 	s.Exact(ids...)
 	for _, d := range s.Dead(system.InventoryQueue) {
 		if string(d.Body) != bad[d.MessageId] {

@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"example.com/baton/internal/provision"
+	"example.com/baton/internal/proxy"
 	"example.com/baton/internal/system"
 	"example.com/baton/internal/testenv"
 	"example.com/baton/shared/events"
@@ -104,6 +105,47 @@ func (w *world) unbindTap() {
 	}
 }
 
+// The queue is deleted under its consumer, which says so, does not spin, and has
+// it again. (B38)
+func TestQueueDeleted(t *testing.T) {
+	t.Parallel()
+	s := system.New(t, system.Options{})
+	_, inventory := s.Start()
+	s.Place(5)
+	s.Settled()
+	cpu, lines := inventory.Metric("process_cpu_seconds_total"), len(records(inventory))
+	stop := watch(t, inventory)
+	if _, err := testenv.Channel(t, s.Vhost).QueueDelete(system.InventoryQueue, false, false, false); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, 20*time.Second, "the consumer says so", func() error {
+		if !logged(inventory, "the broker cancelled the consumer") {
+			return errors.New("not logged")
+		}
+		return nil
+	})
+	pause(t, lasts(5*time.Second, 30*time.Second))
+	eventuallyReady(t, 20*time.Second, inventory, http.StatusOK, "ok")
+	ready := 0
+	for _, r := range stop() {
+		if r.code == http.StatusOK {
+			ready++
+		}
+	}
+	if ready == 0 {
+		t.Error("never ready again")
+	}
+	if n := len(records(inventory)) - lines; n > 6 {
+		t.Errorf("%d lines were logged about it", n)
+	}
+	if used := inventory.Metric("process_cpu_seconds_total") - cpu; used > lasts(5*time.Second, 30*time.Second).Seconds()/3 {
+		t.Errorf("it took %.1f s of CPU", used)
+	}
+	s.Place(5)
+	s.Settled()
+	s.Exact()
+}
+
 // Somebody has made a queue by hand, with other arguments than ours. The service
 // says which and does nothing until that is mended; orders are taken, and nothing
 // is lost. (B54, B55)
@@ -122,6 +164,7 @@ func TestQueueWithOtherArguments(t *testing.T) {
 	for name, tt := range map[string]struct {
 		queue string
 		args  amqp.Table
+		lost  bool     // it ends with the broker
 		says  []string // argument, what we want, what there is
 		env   string
 	}{
@@ -136,6 +179,12 @@ func TestQueueWithOtherArguments(t *testing.T) {
 			says:  []string{"x-queue-type", "classic", "quorum"},
 			env:   "QUEUE_TYPE=classic",
 		},
+		"not durable": {
+			queue: system.InventoryQueue, lost: true,
+			args: amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "inventory.retry", "x-dead-letter-routing-key": system.InventoryQueue},
+			says: []string{"durable", "true", "false"},
+			env:  "QUEUE_TYPE=classic",
+		},
 		"ttl": {
 			queue: system.InventoryQueue + ".retry",
 			args:  ours("inventory.return", amqp.Table{"x-message-ttl": int64(5000)}),
@@ -145,16 +194,21 @@ func TestQueueWithOtherArguments(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := system.New(t, system.Options{})
-			if _, err := testenv.Channel(t, s.Vhost).QueueDeclare(tt.queue, true, false, false, false, tt.args); err != nil {
+			// By the management API: some brokers have no queue that is not durable, and
+			// say so there without closing a channel.
+			queue := map[string]any{"durable": !tt.lost, "auto_delete": false, "arguments": tt.args}
+			if err := s.Broker.Do(t.Context(), http.MethodPut, "/queues/{vhost}/"+tt.queue, queue, nil); err != nil && tt.lost {
+				t.Skipf("this broker has no queues that are not durable: %v", err)
+			} else if err != nil {
 				t.Fatal(err)
 			}
 			s.StartOrder()
-			proxy := newCountingProxy(t, s.Vhost)
-			inventory := s.InventoryProcess(tt.env, "INVENTORY_AMQP_URL="+proxy.through(t, testenv.VhostUser(t, s.Vhost, provision.InventoryUser)))
+			via, through := testenv.Proxy(t, testenv.VhostUser(t, s.Vhost, provision.InventoryUser))
+			inventory := s.InventoryProcess(tt.env, "INVENTORY_AMQP_URL="+through)
 			inventory.Launch()
 			eventuallyReady(t, 20*time.Second, inventory, http.StatusServiceUnavailable, "unavailable",
 				append(tt.says, tt.queue, "PRECONDITION_FAILED", "drain and delete it")...)
-			wantCalm(t, inventory, proxy)
+			wantCalm(t, inventory, via)
 			s.Place(20)
 
 			// As the answer says. The service sees by itself that it is gone.
@@ -168,17 +222,38 @@ func TestQueueWithOtherArguments(t *testing.T) {
 	}
 }
 
+// A queue that somebody made as we would have is as good as ours. (B55)
+func TestQueueMadeByHand(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string]amqp.Table{
+		"type given":     {"x-queue-type": "classic", "x-dead-letter-exchange": "inventory.retry", "x-dead-letter-routing-key": system.InventoryQueue},
+		"type not given": {"x-dead-letter-exchange": "inventory.retry", "x-dead-letter-routing-key": system.InventoryQueue},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := system.New(t, system.Options{Env: []string{"QUEUE_TYPE=classic"}})
+			if _, err := testenv.Channel(t, s.Vhost).QueueDeclare(system.InventoryQueue, true, false, false, false, args); err != nil {
+				t.Fatal(err)
+			}
+			s.Start()
+			s.Place(20)
+			s.Settled()
+			s.Exact()
+		})
+	}
+}
+
 // wantCalm watches a service that cannot do what it would, and fails the test if
 // it is noisy or in a hurry about it.
-func wantCalm(t *testing.T, p *system.Process, proxy *countingProxy) {
+func wantCalm(t *testing.T, p *system.Process, via *proxy.Proxy) {
 	t.Helper()
-	lines, connections := len(records(p)), proxy.count.Load()
+	lines, connections := len(records(p)), via.Accepted()
 	const while = 6 * time.Second
 	pause(t, while)
 	if n := len(records(p)) - lines; n > 3 {
 		t.Errorf("%s has logged %d lines in %s while nothing changed", p.Name, n, while)
 	}
-	if n := proxy.count.Load() - connections; n > 6 {
+	if n := via.Accepted() - connections; n > 6 {
 		t.Errorf("%s has made %d connections in %s to a broker that cannot be used", p.Name, n, while)
 	}
 }

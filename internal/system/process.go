@@ -73,7 +73,14 @@ func (p *Process) Launch() {
 	if p.Running() {
 		p.s.t.Fatalf("%s runs already", p.Name)
 	}
-	path, err := program(p.program)
+	programs := &ordinary
+	switch {
+	case p.s.opts.WrongClocks:
+		programs = &wrongClocks
+	case p.s.opts.Plain:
+		programs = &plain
+	}
+	path, err := programs.program(p.program)
 	if err != nil {
 		p.s.t.Fatal(err)
 	}
@@ -150,6 +157,9 @@ func (p *Process) URL() string {
 	}
 	return p.life.url
 }
+
+// PID is that of the present life.
+func (p *Process) PID() int { return p.current().process.Pid }
 
 func (p *Process) current() *life {
 	p.mu.Lock()

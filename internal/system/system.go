@@ -53,6 +53,15 @@ type Options struct {
 	Clients int
 	// Audit gives the services the management API, to look at their bindings.
 	Audit bool
+	// Database, when set, changes the address of its database that a service is
+	// given: to lead through a pooler, or to have another pool.
+	Database func(address string) string
+	// WrongClocks builds the programs so that their clocks can be set wrong, by
+	// faults.Clock and by the environment variable wrongclock.Offset.
+	WrongClocks bool
+	// Plain runs the programs as they are in production, without the race
+	// detector, which takes several times the memory.
+	Plain bool
 	// Env are more settings for every process, such as "QUEUE_TYPE=classic".
 	Env []string
 }
@@ -69,6 +78,8 @@ type System struct {
 	OrderDB, InventoryDB *pgxpool.Pool
 	// Vhost is the address of the vhost, as the administrator.
 	Vhost string
+	// ManagementURL is the management API, as the administrator.
+	ManagementURL string
 	// Broker looks at the vhost, and breaks things in it.
 	Broker *testenv.Manager
 
@@ -114,6 +125,7 @@ func New(t testing.TB, opts Options) *System {
 		env:       make(map[string][]string),
 		Vhost:     servers.Vhost(t),
 	}
+	s.ManagementURL = servers.ManagementURL(t, s.Vhost)
 	s.Broker = servers.Management(t, s.Vhost)
 	s.databases = map[string]testenv.ServiceDatabase{
 		orderProgram:     servers.Migrated(t, ordermigrations.FS),
@@ -131,12 +143,16 @@ func New(t testing.TB, opts Options) *System {
 		common = append(common, "BATON_MANAGEMENT_URL="+servers.ManagementURL(t, servers.VhostUser(t, s.Vhost, provision.AuditUser)))
 	}
 	common = append(common, opts.Env...)
+	address := opts.Database
+	if address == nil {
+		address = func(unchanged string) string { return unchanged }
+	}
 	s.env[orderProgram] = append([]string{
-		"ORDER_DATABASE_URL=" + s.databases[orderProgram].Service,
+		"ORDER_DATABASE_URL=" + address(s.databases[orderProgram].Service),
 		"ORDER_AMQP_URL=" + servers.VhostUser(t, s.Vhost, provision.OrderUser),
 	}, common...)
 	s.env[inventoryProgram] = append([]string{
-		"INVENTORY_DATABASE_URL=" + s.databases[inventoryProgram].Service,
+		"INVENTORY_DATABASE_URL=" + address(s.databases[inventoryProgram].Service),
 		"INVENTORY_AMQP_URL=" + servers.VhostUser(t, s.Vhost, provision.InventoryUser),
 	}, common...)
 	return s
