@@ -2,7 +2,12 @@
 package baton_test
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,7 +17,8 @@ const module = "example.com/baton/"
 
 // The direction of imports: cmd → services → shared, never back; services never
 // import each other; outbox and inbox know neither each other nor AMQP; what
-// strangers copy needs nothing that they cannot have.
+// strangers copy needs nothing that they cannot have; and the mistakes in labs
+// are in nobody's way.
 func TestDirectionOfImports(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...").Output()
 	if err != nil {
@@ -60,6 +66,13 @@ func TestDirectionOfImports(t *testing.T) {
 				}
 			}
 		}
+		if !strings.HasPrefix(pkg, "labs/") && pkg != "cmd/baton" {
+			for _, imported := range fields[1:] {
+				if strings.HasPrefix(imported, module+"labs/") {
+					t.Errorf("%s imports %s: what is there is wrong on purpose", pkg, imported)
+				}
+			}
+		}
 		for _, bad := range []string{"util", "common", "helper", "helpers", "models"} {
 			if slices.Contains(strings.Split(pkg, "/"), bad) {
 				t.Errorf("package %s says nothing of what it is for", pkg)
@@ -73,4 +86,58 @@ func TestDirectionOfImports(t *testing.T) {
 
 func hasPrefix(path string, prefixes []string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(path, p) })
+}
+
+// B52, B57: nothing needs what newer brokers refuse, queues that are neither
+// durable nor exclusive and a prefetch for a whole channel; and no message has an
+// expiry of its own, which a classic queue looks at only at its head.
+func TestNoOldBrokerFeatures(t *testing.T) {
+	t.Parallel()
+	files, declares := token.NewFileSet(), 0
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {
+			return err
+		}
+		file, err := parser.ParseFile(files, path, nil, 0)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.KeyValueExpr:
+				// Tests send one as a stranger may.
+				if key, ok := n.Key.(*ast.Ident); ok && key.Name == "Expiration" && !strings.HasSuffix(path, "_test.go") {
+					t.Errorf("%s: a message with an expiry of its own", files.Position(n.Pos()))
+				}
+			case *ast.CallExpr:
+				method, ok := n.Fun.(*ast.SelectorExpr)
+				if !ok {
+					break
+				}
+				is := func(argument int, value string) bool {
+					name, ok := n.Args[argument].(*ast.Ident)
+					return ok && name.Name == value
+				}
+				switch method.Sel.Name {
+				case "QueueDeclare":
+					declares++
+					if is(1, "false") && is(3, "false") {
+						t.Errorf("%s: a queue that is neither durable nor exclusive", files.Position(n.Pos()))
+					}
+				case "Qos":
+					if !is(2, "false") {
+						t.Errorf("%s: a prefetch that may be for the whole channel", files.Position(n.Pos()))
+					}
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if declares == 0 {
+		t.Error("no queue is declared anywhere: has the library changed its names?")
+	}
 }
