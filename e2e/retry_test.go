@@ -65,7 +65,7 @@ func TestCrashWhileMessagesWait(t *testing.T) {
 
 // TestCrashAtDeadLetter kills a consumer when a message that nobody can read is
 // in the final queue and not yet acknowledged. It arrives there again, and it is
-// never lost.
+// never lost. (B50)
 func TestCrashAtDeadLetter(t *testing.T) {
 	t.Parallel()
 	for _, service := range services {

@@ -2,18 +2,23 @@ package e2e
 
 import (
 	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"example.com/baton/internal/system"
+	"example.com/baton/internal/testenv"
 	"example.com/baton/shared/events"
 )
 
 // TestLastUnits sends one hundred orders at once for ten units, to two order and
-// two inventory processes.
+// three inventory processes. (B84)
 func TestLastUnits(t *testing.T) {
 	t.Parallel()
-	s := system.New(t, system.Options{Clients: 100})
+	s := system.New(t, system.Options{Clients: 100, Env: []string{"BATON_PREFETCH=20"}})
 	s.Start()
 	s.StartOrder()
+	s.StartInventory()
 	s.StartInventory()
 	s.Place(100, events.Item{SKU: "SKU-RARE", Quantity: 1})
 	s.Settled()
@@ -31,6 +36,52 @@ func TestLastUnits(t *testing.T) {
 	if reserved != 10 || rejected != 90 || left != 0 {
 		t.Errorf("%d reserved, %d rejected, %d left; want 10, 90 and 0", reserved, rejected, left)
 	}
+}
+
+// TestCopiesAtTwoConsumers has every event arrive twice, one copy right behind
+// the other, for two inventory processes that take turns. (B42)
+func TestCopiesAtTwoConsumers(t *testing.T) {
+	t.Parallel()
+	s := system.New(t, system.Options{Env: []string{"BATON_PREFETCH=1"}})
+	order, one := s.Start()
+	other := s.StartInventory()
+	order.Stop()
+	mute := s.StartOrder(noBroker)
+	const orders = 200
+	s.Place(orders)
+	mute.Stop()
+	ch := testenv.Channel(t, s.Vhost)
+	rows, err := s.OrderDB.Query(t.Context(), `select event_id, payload::text from outbox_messages`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id, payload string
+		if err := rows.Scan(&id, &payload); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			msg := amqp.Publishing{MessageId: id, Type: events.OrderCreated, Body: []byte(payload), DeliveryMode: amqp.Persistent}
+			if err := ch.PublishWithContext(t.Context(), events.OrderExchange, events.OrderCreated, true, false, msg); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, time.Minute, "the second copies are absorbed", func() error {
+		return testenv.Want(one.Absorbed()+other.Absorbed(), orders)
+	})
+	for _, p := range []*system.Process{one, other} {
+		if n := p.Metric("baton_consumer_retried_total") + p.Metric("baton_consumer_dead_lettered_total"); n > 0 {
+			t.Errorf("%s had trouble with %v copies", p.Name, n)
+		}
+	}
+	order.Restart() // and sends them a third time
+	s.Settled()
+	s.Exact()
 }
 
 // TestCancelMeetsCreate has both events of an order reach two inventory processes

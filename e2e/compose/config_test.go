@@ -12,6 +12,7 @@ type config struct {
 	Services map[string]struct {
 		Image     string
 		Hostname  string
+		User      string
 		Restart   string
 		DependsOn map[string]struct{ Condition string } `json:"depends_on"`
 		Health    *struct{ Test []string }              `json:"healthcheck"`
@@ -19,8 +20,11 @@ type config struct {
 			HostIP    string `json:"host_ip"`
 			Published string
 		}
-		Volumes []struct{ Type, Target string }
+		Volumes     []struct{ Type, Target string }
+		Configs     []struct{ Source, Target string }
+		Environment map[string]string
 	}
+	Configs map[string]struct{ Content string }
 }
 
 func readConfig(t *testing.T, files ...string) config {
@@ -33,6 +37,8 @@ func readConfig(t *testing.T, files ...string) config {
 	return c
 }
 
+// B103, B104, B105, B106, B107: who waits for whom, where data is kept, and what
+// a server starts with.
 func TestConfig(t *testing.T) {
 	for name, files := range map[string][]string{"one of each": {base}, "scaled": {base, scale}} {
 		t.Run(name, func(t *testing.T) {
@@ -67,8 +73,29 @@ func TestConfig(t *testing.T) {
 					t.Errorf("%s: volumes %+v, want one at %s", name, v, target)
 				}
 			}
-			if c.Services["rabbitmq"].Hostname == "" {
+			rabbitmq := c.Services["rabbitmq"]
+			if rabbitmq.Hostname == "" {
 				t.Error("rabbitmq has another name, and so another data folder, in each container")
+			}
+			// Definitions that are loaded at the start keep the user of the environment
+			// from being made, at the first start only. "setup" makes what is needed.
+			for _, mounted := range rabbitmq.Configs {
+				if content := c.Configs[mounted.Source].Content; strings.Contains(content, "definitions") || strings.Contains(mounted.Target, "definitions") {
+					t.Errorf("rabbitmq loads definitions: %s at %s", content, mounted.Target)
+				}
+				if strings.Contains(mounted.Target, ".erlang.cookie") {
+					t.Errorf("rabbitmq is given a cookie file, whose owner and mode it is particular about: %s", mounted.Target)
+				}
+			}
+			for name := range rabbitmq.Environment {
+				if strings.Contains(name, "DEFINITIONS") || strings.Contains(name, "COOKIE") {
+					t.Errorf("rabbitmq is started with %s", name)
+				}
+			}
+			for _, name := range []string{"postgres", "rabbitmq"} {
+				if user := c.Services[name].User; user != "" {
+					t.Errorf("%s is started as %s, who may not own its data folder", name, user)
+				}
 			}
 		})
 	}

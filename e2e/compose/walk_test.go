@@ -24,6 +24,8 @@ import (
 // patience is how long anything asynchronous may take on a busy machine.
 const patience = 60 * time.Second
 
+// B103, B104, B105, B106, B107, B108: with the servers started before and after
+// the services, twice in a row and from what the first start has left.
 func TestWalk(t *testing.T) {
 	p := newProject(t)
 	w := &walk{project: p}
@@ -38,6 +40,7 @@ func TestWalk(t *testing.T) {
 		{"down and up keep orders and messages", w.downAndUp},
 		{"services outlast servers that are away", w.serversAway},
 		{"three order and two inventory processes", w.scaled},
+		{"nothing lost, nothing twice", w.checked},
 		{"no password anywhere", w.noPassword},
 	} {
 		// Each leg goes on where the one before has arrived.
@@ -397,6 +400,15 @@ func (w *walk) scaled(t *testing.T) {
 		t.Fatalf("%d order and %d inventory processes", len(w.orders), len(w.inventories))
 	}
 	w.reserved(t, "SKU-5", w.place(t, 0, "SKU-5"))
+}
+
+// checked runs the checker where it can reach everything.
+func (w *walk) checked(t *testing.T) {
+	out := w.run(t, "run", "--rm", "--no-deps", "setup", "baton", "check", "--json")
+	w.said.WriteString(out)
+	if !strings.HasPrefix(out, `{"ok":true,"orders":`) || !strings.Contains(out, `"broker":"checked"`) {
+		t.Errorf("check: %s", out)
+	}
 }
 
 // noPassword looks through all logs of the walk, most answers, and the metrics.

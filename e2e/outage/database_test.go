@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -84,6 +85,51 @@ func TestConsumersDatabase(t *testing.T) {
 			wantNobodyBlamed(t, w)
 		})
 	}
+}
+
+// The schemas change under the running services, as a migration would, while
+// orders come in. Statements that were prepared before are no reason for anything
+// but a passing error. (B90)
+func TestSchemaChanged(t *testing.T) {
+	t.Parallel()
+	w := begin(t, setup{})
+	w.under(func() {
+		for i, change := range []string{
+			`alter table outbox_messages add column note text`,
+			`alter table inbox_messages add column note text`,
+			`alter table outbox_messages alter column event_type type varchar(200)`,
+			`alter table inbox_messages alter column event_id type varchar(200)`,
+			`alter table orders alter column customer_id type varchar(200)`,
+			`alter table order_answers alter column event_id type varchar(200)`,
+			`alter table idempotency_keys alter column answer type varchar`,
+			`alter table inventory_orders alter column reason type varchar(2000)`,
+			`alter table inventory_reservations add column note text`,
+			`alter table stock alter column sku type varchar(200)`,
+		} {
+			table := strings.Fields(change)[2]
+			changed := 0
+			for _, db := range []*pgxpool.Pool{w.OrderDB, w.InventoryDB} {
+				var there bool
+				if err := db.QueryRow(t.Context(), `select to_regclass($1) is not null`, table).Scan(&there); err != nil {
+					t.Fatal(err)
+				}
+				if !there {
+					continue
+				}
+				changed++
+				if _, err := db.Exec(t.Context(), change); err != nil {
+					t.Fatalf("%s: %v", change, err)
+				}
+			}
+			if changed == 0 {
+				t.Errorf("change %d: there is no table %s", i, table)
+			}
+			pause(t, lasts(300*time.Millisecond, 3*time.Second))
+		}
+	})
+	w.recovered()
+	wantNobodyBlamed(t, w)
+	w.wantOnlyAnswers(http.StatusCreated, http.StatusServiceUnavailable)
 }
 
 // wantNobodyBlamed fails the test if an outage was taken for some message's own

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
+
+	"example.com/baton/internal/check"
 )
 
 // both are the pages that say the same in two languages.
@@ -277,6 +279,18 @@ func TestLogLines(t *testing.T) {
 	}
 	if diff := gocmp.Diff(logged, explained); diff != "" {
 		t.Errorf("log lines (-in the code +in docs/operations.md):\n%s", diff)
+	}
+}
+
+// The runbook of docs/operations.md has every rule of the checker.
+func TestRules(t *testing.T) {
+	t.Parallel()
+	var explained []check.Rule
+	for _, row := range rows(t, read(t, "docs/operations.md"), "rule", "what must be true", "what to do when it is not") {
+		explained = append(explained, check.Rule{Name: row[0], Meaning: row[1]})
+	}
+	if diff := gocmp.Diff(check.Rules(), explained); diff != "" {
+		t.Errorf("rules (-in the code +in docs/operations.md):\n%s", diff)
 	}
 }
 

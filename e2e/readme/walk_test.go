@@ -27,9 +27,11 @@ import (
 // elsewhere are commands that take too long to be run here, or need a Docker
 // engine, with the step of .ci/run that runs them.
 var elsewhere = map[string]string{
-	"./baton test":             "./baton test --servers local",
-	"docker compose up --wait": "./e2e/compose",
-	"docker compose down":      "./e2e/compose",
+	"./baton test": "./baton test --servers local",
+	// A short run of it, in e2e/chaos.
+	"./baton chaos --orders 5000 --minutes 3 --seed 42": "./baton test --servers local",
+	"docker compose up --wait":                          "./e2e/compose",
+	"docker compose down":                               "./e2e/compose",
 }
 
 // The commands of both pages, word for word and in the same order, so that it is
