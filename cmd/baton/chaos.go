@@ -30,13 +30,15 @@ func chaosCommand() *cobra.Command {
 		Short: "Run everything under load, break what can break, and check that nothing is lost or done twice",
 		Long: `Start a Baton of its own, with two processes of each service, put a steady load
 on it, and do to it what happens to systems: processes are killed and stopped at
-every step and at random, have a wrong clock, lose their connections or hear
+named steps and at random, have a wrong clock, lose their connections or hear
 nothing any more; broker and database are restarted and crash; the broker runs
 out of memory, and somebody deletes bindings and exchanges. Then mend it, wait
-until everything is handled, and check.
+until everything is handled, and check. The exit code is 1 if a rule is broken,
+or if the run was not as planned.
 
-What is done, and when, follows from the seed. The data of "baton up" are not
-touched. Logs of a run that fails are kept.`,
+What is done, and when, follows from the seed. The load ends when --minutes have
+passed and --orders are accepted. The data of "baton up" are not touched. Logs
+of a run that fails are kept, in .baton.`,
 		Example: `  baton chaos --orders 5000 --minutes 3 --seed 42`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -55,8 +57,8 @@ touched. Logs of a run that fails are kept.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.IntVar(&opts.orders, "orders", 5000, "go on until so many orders are accepted")
-	flags.Float64Var(&opts.minutes, "minutes", 3, "go on for so long")
+	flags.IntVar(&opts.orders, "orders", 5000, "go on until at least so many orders are accepted")
+	flags.Float64Var(&opts.minutes, "minutes", 3, "go on for at least so long")
 	flags.Uint64Var(&opts.seed, "seed", 42, "what the plan is made from")
 	flags.IntVar(&opts.rate, "rate", 60, "orders placed in a second")
 	flags.BoolVar(&opts.plan, "plan", false, "only print the plan")
@@ -73,6 +75,9 @@ func (o chaosOptions) duration() time.Duration {
 }
 
 func runChaos(cmd *cobra.Command, opts chaosOptions) error {
+	if err := reportPage(opts.writeTo, "chaos.md"); err != nil {
+		return err
+	}
 	ctx, say := cmd.Context(), progress(cmd)
 	var rep chaos.Report
 	err := longRun(ctx, say, "chaos", opts.kind, func(home *servers.Home, kind servers.Kind) (ok bool, err error) {
@@ -84,18 +89,7 @@ func runChaos(cmd *cobra.Command, opts chaosOptions) error {
 	if err != nil {
 		return err
 	}
-	if opts.writeTo != "" {
-		if err := writeChaos(opts.writeTo, rep); err != nil {
-			return err
-		}
-	}
-	if err := report(cmd, opts.json, rep, rep.Text()); err != nil {
-		return err
-	}
-	if !rep.OK {
-		return exitCode(1)
-	}
-	return nil
+	return conclude(cmd, opts.json, rep.OK, rep, rep.Text(), opts.writeTo, func(file string) error { return writeChaos(file, rep) })
 }
 
 func writeChaos(file string, rep chaos.Report) error {

@@ -34,21 +34,21 @@ func checkCommand() *cobra.Command {
 	var opts checkOptions
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Hold both databases and the broker against what must be true",
-		Long: `Hold both databases and the broker against what must be true: every accepted
-order is reserved, rejected, released, cancelled, dead, failed or on its way;
-nothing is lost and nothing is there twice. It only reads, and is right on a
-system that is at work. The exit code is 1 if a rule is broken;
-docs/operations.md says for each what to do.
+		Short: "Compare both databases and the broker with what must be true",
+		Long: `Compare both databases and the broker with what must be true: every accepted
+order is reserved, rejected, released, cancelled first, dead, failed or in
+flight; nothing is lost and nothing is there twice. It only reads, and may run
+while orders flow. The exit code is 1 if a rule is broken; docs/operations.md
+says for each what to do.
 
 It waits until nothing is on its way, no longer than --wait, so that what is
 lost shows. A system that is busy all the time is checked all the same.
 
 With --event it shows all that is stored of one event and its order instead.
 
-The servers are those of the "baton up" that runs in this clone, or those of the
-flags, or of $ORDER_DATABASE_URL, $INVENTORY_DATABASE_URL and
-$BATON_MANAGEMENT_URL. With docker-compose.yml:
+The servers are those of the flags, else of $ORDER_DATABASE_URL,
+$INVENTORY_DATABASE_URL and $BATON_MANAGEMENT_URL, else of the "baton up" that
+runs in this clone. With docker-compose.yml:
 
   docker compose run --rm --no-deps setup baton check`,
 		Args: cobra.NoArgs,
@@ -69,8 +69,8 @@ $BATON_MANAGEMENT_URL. With docker-compose.yml:
 	flags.StringVar(&opts.name, "name", "data", "the --name of the running \"baton up\"")
 	flags.StringVar(&opts.event, "event", "", "show the timeline of this event id or order id, and where it is dead-lettered")
 	flags.DurationVar(&opts.wait, "wait", 30*time.Second, "longest wait until nothing is on its way; 0 for none")
-	flags.DurationVar(&opts.check.OutboxKeep, "outbox-keep", 7*24*time.Hour, "the services' --outbox-keep: older rows are not missed")
-	flags.DurationVar(&opts.check.InboxKeep, "inbox-keep", 30*24*time.Hour, "the services' --inbox-keep: older ids are not missed")
+	flags.DurationVar(&opts.check.OutboxKeep, "outbox-keep", 7*24*time.Hour, "the services' --outbox-keep: older rows may be gone")
+	flags.DurationVar(&opts.check.InboxKeep, "inbox-keep", 30*24*time.Hour, "the services' --inbox-keep: older ids may be gone")
 	flags.DurationVar(&opts.check.LeaseGrace, "lease-grace", 30*time.Second, "how long past its lease a claimed row may wait for its next claim")
 	jsonFlag(cmd, &opts.json)
 	return cmd

@@ -3,9 +3,12 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"example.com/baton/internal/servers"
 )
@@ -31,19 +34,47 @@ func longRun(ctx context.Context, say func(string), name, kind string, run func(
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, home.Close()) }()
-	ok, err := run(home, k)
-	if ctx.Err() != nil {
-		return errors.New("interrupted; nothing is left running")
+	// What follows must not cost the result of a long run, so it is only told.
+	tell := func(err error) {
+		if err != nil {
+			say(err.Error())
+		}
 	}
-	if err == nil && ok {
+	defer func() { tell(home.Close()) }()
+	ok, err := run(home, k)
+	switch {
+	case err == nil && ok:
+	case ctx.Err() != nil && (err == nil || errors.Is(err, ctx.Err())):
+		return errors.New("interrupted; nothing is left running")
+	default:
+		kept := filepath.Join(clone, ".baton", name+"-"+time.Now().Format("20060102-150405"))
+		tell(keepLogs(home, kept))
+		say("logs are kept in " + kept)
+	}
+	return err
+}
+
+// reportPage is checked before a long run, not after it.
+func reportPage(file, page string) error {
+	if file == "" {
 		return nil
 	}
-	kept := filepath.Join(clone, ".baton", name+"-"+time.Now().Format("20060102-150405"))
-	if keepErr := keepLogs(home, kept); keepErr != nil {
-		return errors.Join(err, keepErr)
+	if _, err := os.Stat(filepath.Join(filepath.Dir(file), page)); err != nil {
+		return fmt.Errorf("--report %s: the page that shows it has to be beside it: %w", file, err)
 	}
-	say("logs are kept in " + kept)
+	return nil
+}
+
+// conclude prints the result of a long run and then, unless file is empty, writes
+// it there.
+func conclude(cmd *cobra.Command, asJSON, ok bool, result any, text, file string, write func(file string) error) error {
+	err := report(cmd, asJSON, result, text)
+	if file != "" {
+		err = errors.Join(err, write(file))
+	}
+	if err == nil && !ok {
+		return exitCode(1)
+	}
 	return err
 }
 

@@ -29,8 +29,8 @@ func outboxCommand() *cobra.Command {
 		Use:   "outbox",
 		Short: "Look at messages that have not left, and decide about those that failed",
 		Long: `Look at messages that have not left an outbox, and decide about those that
-failed. The database is that of the "baton up" that runs in this clone, or
---database, or $ORDER_DATABASE_URL and $INVENTORY_DATABASE_URL.`,
+failed. The database is --database, else $ORDER_DATABASE_URL or
+$INVENTORY_DATABASE_URL, else that of the "baton up" that runs in this clone.`,
 	}
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&opts.service, "service", "order", "whose outbox: order or inventory")

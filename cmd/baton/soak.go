@@ -30,12 +30,14 @@ func soakCommand() *cobra.Command {
 a steady rate while what is old is removed all the time. Memory, goroutines,
 files, connections, tables, indexes, queues and the times of claims and answers
 must be in the last quarter of the run what they were in the second. Then wait
-until everything is handled, and check.
+until everything is handled, and check. The exit code is 1 if something has
+grown, a rule is broken, or the services did not keep up.
 
 A run of less than five minutes says little about tables: PostgreSQL looks once
 a minute for what there is to vacuum.
 
-The data of "baton up" are not touched. Logs of a run that fails are kept.`,
+The data of "baton up" are not touched. Logs of a run that fails are kept, in
+.baton.`,
 		Example: `  baton soak --rate 300 --minutes 10`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -65,6 +67,9 @@ The data of "baton up" are not touched. Logs of a run that fails are kept.`,
 }
 
 func runSoak(cmd *cobra.Command, opts soakOptions) error {
+	if err := reportPage(opts.writeTo, "chaos.md"); err != nil {
+		return err
+	}
 	ctx, say := cmd.Context(), progress(cmd)
 	var rep soak.Report
 	err := longRun(ctx, say, "soak", opts.kind, func(home *servers.Home, kind servers.Kind) (ok bool, err error) {
@@ -74,18 +79,7 @@ func runSoak(cmd *cobra.Command, opts soakOptions) error {
 	if err != nil {
 		return err
 	}
-	if opts.writeTo != "" {
-		if err := writeSoak(opts.writeTo, rep); err != nil {
-			return err
-		}
-	}
-	if err := report(cmd, opts.json, rep, rep.Text()); err != nil {
-		return err
-	}
-	if !rep.OK {
-		return exitCode(1)
-	}
-	return nil
+	return conclude(cmd, opts.json, rep.OK, rep, rep.Text(), opts.writeTo, func(file string) error { return writeSoak(file, rep) })
 }
 
 func writeSoak(file string, rep soak.Report) error {

@@ -43,7 +43,7 @@ func (r *run) watch(ctx context.Context, p *stack.Process) {
 // grow with the run. It fails while the broker is away.
 func (r *run) readTap(ctx context.Context, tap *check.Tap) {
 	for ctx.Err() == nil {
-		_, _, _ = tap.Read(context.WithoutCancel(ctx)) // to its end, which is near
+		_ = tap.Drain(context.WithoutCancel(ctx)) // to its end, which is near; the broker may be away
 		pause(ctx, time.Second)
 	}
 }

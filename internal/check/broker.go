@@ -108,7 +108,7 @@ func (b *Broker) waiting(queues ...string) (messages int, err error) {
 	if b == nil || b.AMQPURL == "" {
 		return 0, nil
 	}
-	conn, err := amqp.DialConfig(b.AMQPURL, amqp.Config{Dial: amqp.DefaultDial(5 * time.Second)})
+	conn, err := b.dial()
 	if err != nil {
 		return 0, fmt.Errorf("ask queues for their length: %w", err)
 	}
@@ -126,6 +126,13 @@ func (b *Broker) waiting(queues ...string) (messages int, err error) {
 		messages += q.Messages
 	}
 	return messages, nil
+}
+
+func (b *Broker) dial() (*amqp.Connection, error) {
+	if _, err := amqp.ParseURI(b.AMQPURL); err != nil {
+		return nil, errors.New("the address of the broker is no AMQP URL") // err would show the password
+	}
+	return amqp.DialConfig(b.AMQPURL, amqp.Config{Dial: amqp.DefaultDial(5 * time.Second)})
 }
 
 // certainAfter is how long after the first look the broker's numbers prove that
@@ -150,22 +157,6 @@ type deadLetters struct {
 // MostDeadLetters is how many messages of a final queue are known by their ids.
 const MostDeadLetters = 10_000
 
-// gotten is a message as the management API shows it.
-type gotten struct {
-	Properties struct {
-		MessageID string         `json:"message_id"`
-		Headers   map[string]any `json:"headers"`
-	}
-}
-
-// get looks into a queue and puts everything back.
-func (b *Broker) get(ctx context.Context, queue string) (got []gotten, err error) {
-	err = b.api.Do(ctx, http.MethodPost, provision.Path("queues", b.vhost, queue, "get"), map[string]any{
-		"count": MostDeadLetters, "ackmode": "ack_requeue_true", "encoding": "auto", "truncate": 1,
-	}, &got)
-	return got, err
-}
-
 // DeadLetter is a message in a final queue.
 type DeadLetter struct {
 	Queue   string `json:"queue"`
@@ -173,26 +164,92 @@ type DeadLetter struct {
 	Reason  string `json:"reason,omitempty"`
 }
 
+// errForbidden says that the user may not read a queue.
+var errForbidden = errors.New("the user may not read it")
+
+// look reads a queue and puts everything back. By AMQP that is a nack with
+// requeue, as readers of final queues do it; the management API, without an AMQP
+// address, delivers each message once more, which the queue allows 100 000 times.
+// A queue that is not there is empty.
+func (b *Broker) look(ctx context.Context, queue string) (found []DeadLetter, err error) {
+	if b.AMQPURL != "" {
+		return b.lookByAMQP(queue)
+	}
+	var got []struct {
+		Properties struct {
+			MessageID string         `json:"message_id"`
+			Headers   map[string]any `json:"headers"`
+		}
+	}
+	err = b.api.Do(ctx, http.MethodPost, provision.Path("queues", b.vhost, queue, "get"), map[string]any{
+		"count": MostDeadLetters, "ackmode": "ack_requeue_true", "encoding": "auto", "truncate": 1,
+	}, &got)
+	var status *provision.StatusError
+	switch {
+	case provision.NotFound(err):
+	case errors.As(err, &status) && slices.Contains([]int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden}, status.Code):
+		return nil, errForbidden
+	case err != nil:
+		return nil, err
+	}
+	for _, m := range got {
+		reason, _ := m.Properties.Headers[rabbit.ReasonHeader].(string)
+		found = append(found, DeadLetter{queue, m.Properties.MessageID, reason})
+	}
+	return found, nil
+}
+
+func (b *Broker) lookByAMQP(queue string) (found []DeadLetter, err error) {
+	conn, err := b.dial()
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		return nil, err
+	}
+	var last uint64
+	for len(found) < MostDeadLetters {
+		d, ok, err := ch.Get(queue, false)
+		var refused *amqp.Error
+		switch {
+		case errors.As(err, &refused) && refused.Code == amqp.NotFound:
+			return nil, nil
+		case errors.As(err, &refused) && refused.Code == amqp.AccessRefused:
+			return nil, errForbidden
+		case err != nil:
+			return nil, err // and all goes back with the connection
+		}
+		if !ok {
+			break
+		}
+		reason, _ := d.Headers[rabbit.ReasonHeader].(string)
+		found, last = append(found, DeadLetter{queue, d.MessageId, reason}), d.DeliveryTag
+	}
+	if last == 0 {
+		return nil, nil
+	}
+	return found, ch.Nack(last, true, true)
+}
+
 // FindDead returns those of the messages that are in a final queue.
 func (b *Broker) FindDead(ctx context.Context, eventIDs ...string) (found []DeadLetter, err error) {
 	for _, w := range []way{forth, back} {
-		name := w.queue + ".dlq"
-		got, err := b.get(ctx, name)
-		if err != nil && !provision.NotFound(err) {
-			return nil, err
+		letters, err := b.look(ctx, w.queue+".dlq")
+		if err != nil {
+			return nil, fmt.Errorf("read %s.dlq: %w", w.queue, err)
 		}
-		for _, m := range got {
-			if id := m.Properties.MessageID; slices.Contains(eventIDs, id) {
-				reason, _ := m.Properties.Headers[rabbit.ReasonHeader].(string)
-				found = append(found, DeadLetter{name, id, reason})
+		for _, m := range letters {
+			if slices.Contains(eventIDs, m.EventID) {
+				found = append(found, m)
 			}
 		}
 	}
 	return found, nil
 }
 
-// dead reads the final queue of a queue and leaves everything there. Each look
-// counts as a delivery, of which these queues allow 100 000.
+// dead reads the final queue of a queue and leaves everything there.
 func (b *Broker) dead(ctx context.Context, queue string) (d deadLetters, problem string, err error) {
 	d.ids = make(map[string]bool)
 	if b == nil {
@@ -203,27 +260,30 @@ func (b *Broker) dead(ctx context.Context, queue string) (d deadLetters, problem
 	if err != nil {
 		return d, "", err
 	}
-	got, err := b.get(ctx, name)
-	var status *provision.StatusError
+	found, err := b.look(ctx, name)
 	switch {
-	case provision.NotFound(err):
-	case errors.As(err, &status) && slices.Contains([]int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden}, status.Code):
+	case errors.Is(err, errForbidden):
 		d.count, d.unread = info.Messages, info.Messages
 		return d, fmt.Sprintf("the user may not read %s", name), nil
 	case err != nil:
 		return d, "", err
 	}
-	for _, m := range got {
-		if id := m.Properties.MessageID; id != "" {
-			d.ids[id] = true
+	for _, m := range found {
+		if m.EventID != "" {
+			d.ids[m.EventID] = true
 		}
 	}
 	// The number is behind; what was read is not. Others may be looking too.
-	d.count = max(len(got), info.Messages)
-	if info.Messages > len(got) {
-		d.unread = info.Messages - len(got)
+	d.count = max(len(found), info.Messages)
+	if info.Messages > len(found) {
+		d.unread = info.Messages - len(found)
 	}
 	return d, "", nil
+}
+
+// knowsDead reports whether every dead letter of a direction is known by its id.
+func (l *look) knowsDead(w way) bool {
+	return l.src.Broker != nil && l.dead[w.queue].unread == 0
 }
 
 // readDead reads the final queues of these directions.

@@ -171,7 +171,7 @@ func RunSettled(ctx context.Context, src Sources, opts Options, patience time.Du
 // for [Run] to find. When patience is over the error is an *[Unsettled]; any
 // other means that it could not look at first, or not at last.
 func Settle(ctx context.Context, src Sources, patience time.Duration) error {
-	const first, slowest = 20 * time.Millisecond, 500 * time.Millisecond
+	const first, slowest, slowestLook = 20 * time.Millisecond, 500 * time.Millisecond, 5 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	begin, err := readBacklog(ctx, src, nil)
@@ -179,15 +179,24 @@ func Settle(ctx context.Context, src Sources, patience time.Duration) error {
 		return err
 	}
 	last := begin
+	// A look costs more than the backlog, and counts as a delivery of dead letters.
+	var left Messages // by the last look
+	var nextLook time.Time
+	betweenLooks := first
 	for wait := first; ; wait = min(2*wait, slowest) {
 		if err == nil && !last.any() {
-			var l *look
-			if l, err = newLook(ctx, src, Options{}); err == nil {
-				if l.Quiet() {
-					return nil
+			if !time.Now().Before(nextLook) {
+				var l *look
+				if l, err = newLook(ctx, src, Options{}); err == nil {
+					if l.Quiet() {
+						return nil
+					}
+					left = l.Messages
+					nextLook = time.Now().Add(betweenLooks)
+					betweenLooks = min(2*betweenLooks, slowestLook)
 				}
-				last.Messages = l.Messages
 			}
+			last.Messages = left
 		}
 		select {
 		case <-time.After(wait):

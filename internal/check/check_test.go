@@ -2,6 +2,7 @@ package check_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -417,6 +418,57 @@ func TestRetention(t *testing.T) {
 	}
 	if report := run(9 * 24 * time.Hour); len(report.Violations) < 3 {
 		t.Errorf("if nothing should be: %+v", report)
+	}
+}
+
+// What is pruned at its sender may still wait for its receiver, and is lost when
+// it does not wait anywhere.
+func TestPrunedWhileWaiting(t *testing.T) {
+	t.Parallel()
+	s := system.New(t, system.Options{})
+	order, inventory := s.Start()
+	answered := s.Place(1)[0]
+	s.Settled()
+	inventory.Stop()
+	waiting := s.Place(2)
+	testenv.Eventually(t, time.Minute, "the events are sent", func() error {
+		depth, err := testenv.QueueDepth(s.Vhost, system.InventoryQueue)
+		return errors.Join(err, testenv.Want(depth, len(waiting)))
+	})
+	order.Stop()
+	// As if the answer to the first order were the message that waits for orders.
+	execute(t, s.OrderDB, `update orders set status = 'created' where order_id = $1`, answered.OrderID)
+	s.Publish("order.return", system.OrderQueue, amqp.Publishing{Body: []byte("{")})
+	testenv.Eventually(t, time.Minute, "a message waits for orders", func() error {
+		depth, err := testenv.QueueDepth(s.Vhost, system.OrderQueue)
+		return errors.Join(err, testenv.Want(depth, 1))
+	})
+	execute(t, s.OrderDB, `delete from order_answers`)
+	execute(t, s.OrderDB, `delete from inbox_messages`)
+	execute(t, s.OrderDB, `delete from outbox_messages`)
+	execute(t, s.InventoryDB, `delete from outbox_messages`)
+
+	run := func() (report check.Report, rules []string) {
+		report, err := check.Run(t.Context(), s.Sources(), check.Options{OutboxKeep: time.Nanosecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range report.Violations {
+			rules = append(rules, v.Rule)
+		}
+		return report, rules
+	}
+	if report, rules := run(); len(rules) > 0 || report.InFlight != len(waiting) {
+		t.Errorf("while they wait: %d in flight, %+v", report.InFlight, report.Violations)
+	}
+	ch := testenv.Channel(t, s.Vhost)
+	for _, queue := range []string{system.InventoryQueue, system.OrderQueue} {
+		if _, err := ch.QueuePurge(queue, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if report, rules := run(); !slices.Equal(rules, []string{"accounting", "event-lost", "status-disagrees"}) || report.InFlight != 0 {
+		t.Errorf("when they are gone: %d in flight, %+v", report.InFlight, report.Violations)
 	}
 }
 

@@ -27,7 +27,7 @@ type look struct {
 	src  Sources
 	opts Options
 
-	began      time.Time // when orders were read, by this process's monotonic clock
+	began      time.Time // after the moments of both databases, by this process's monotonic clock
 	broken     map[string]*Violation
 	underWay   Violation                     // only the ids
 	unheard    map[string]map[string]unheard // by queue and event id: Published, and not in the inbox
@@ -36,6 +36,7 @@ type look struct {
 	unknown    map[string][]string           // by the service that never sent them, event ids
 	sentBefore map[string]bool               // of the ids in opts.Copies: in an outbox
 	surprising map[string]surprise           // orders of which inventory knows more than the orders did, by order id
+	unanswered []string                      // orders whose answer has left inventory's outbox for good
 }
 
 // unheard is a message that was sent and that its receiver does not know.
@@ -67,8 +68,8 @@ func newLook(ctx context.Context, src Sources, opts Options) (*look, error) {
 		return nil, err
 	}
 	err := readSnapshot(ctx, src.Orders, "order", func(o *snapshot) error {
-		l.began = time.Now()
 		return readSnapshot(ctx, src.Inventory, "inventory", func(i *snapshot) error {
+			l.began = time.Now()
 			l.events(ctx, o, i, forth)
 			l.events(ctx, i, o, back)
 			l.orders(ctx, o, i)
@@ -80,7 +81,7 @@ func newLook(ctx context.Context, src Sources, opts Options) (*look, error) {
 		return nil, err
 	}
 	l.deliveries()
-	for _, step := range []func(context.Context) error{l.resolveUnknown, l.resolveCopies, l.resolveSurprising, l.resolveUnheard, l.exceptions} {
+	for _, step := range []func(context.Context) error{l.resolveUnknown, l.resolveCopies, l.resolveSurprising, l.resolveUnheard, l.resolveUnanswered, l.exceptions} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}

@@ -8,15 +8,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// What has no index comes last; it is read only if nothing before has the id.
 const orderOfSQL = `
-select order_id from orders where order_id = $1 or event_id = $1
+select order_id from orders where order_id = $1
 union all select aggregate_id from outbox_messages where event_id = $1
 union all select order_id from order_answers where event_id = $1
+union all select order_id from orders where event_id = $1
 limit 1`
 
 const reservationOfSQL = `
-select order_id from inventory_orders where order_id = $1 or event_id = $1 or cancel_event_id = $1
+select order_id from inventory_orders where order_id = $1
 union all select aggregate_id from outbox_messages where event_id = $1
+union all select order_id from inventory_orders where event_id = $1 or cancel_event_id = $1
 limit 1`
 
 // OrderOf returns the id of the order that an event is about, by either

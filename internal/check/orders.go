@@ -160,15 +160,12 @@ func (l *look) sequence(s story, now time.Time) {
 	case s.order.Status != "cancelled" && cancelled != nil:
 		l.violation(statusDisagrees, cancelled.EventID, s.id, "order %s is %s and has the order.cancelled %s", s.id, s.order.Status, cancelled.EventID)
 	}
-	want := make([]int64, s.order.LastSequence)
-	for n := range want {
-		want[n] = int64(n + 1)
-	}
 	var got []int64
-	for _, e := range s.events {
+	complete := int64(len(s.events)) == s.order.LastSequence
+	for n, e := range s.events {
 		got = append(got, e.Sequence)
+		complete = complete && e.Sequence == int64(n+1)
 	}
-	complete := slices.Equal(got, want)
 	if !s.kept { // then it is enough that there is nothing it should not have
 		complete = !slices.ContainsFunc(got, func(n int64) bool { return n > s.order.LastSequence })
 	}
@@ -194,6 +191,10 @@ func (l *look) fate(s story) {
 		}
 	case l.dead[forth.queue].ids[s.order.EventID]:
 		l.Dead++
+	case created == nil && !s.kept:
+		// Its row is pruned, so it was sent. It may have waited in the queue since.
+		l.InFlight++
+		l.unheard[forth.queue][s.order.EventID] = unheard{orderID: s.id, age: l.opts.OutboxKeep, undecided: true}
 	case created == nil:
 		l.unaccounted(s.order.EventID, s.id, "nothing became of order %s", s.id)
 	case created.Status == "Failed":
@@ -306,8 +307,8 @@ func (l *look) status(s story) {
 			l.surprising[s.id] = surprise{state, s.decided.EventID}
 		case len(s.answers) > 0 && l.arrived(sentRow(s.answers[0]), back):
 			disagrees(", whose answer has arrived")
-		case len(s.answers) == 0 && !s.decidedKept && len(l.dead[back.queue].ids) == 0:
-			disagrees(", whose answer has never arrived")
+		case len(s.answers) == 0 && !s.decidedKept:
+			l.unanswered = append(l.unanswered, s.id) // its answer is pruned, so it was sent
 		}
 	case "reserved":
 		switch state {

@@ -154,9 +154,9 @@ func (l *look) decideUnheard(ctx context.Context, w way) (decided bool, err erro
 	if err := lookUp(ctx, to, heardSQL, slices.Sorted(maps.Keys(suspects)), heard); err != nil {
 		return false, err
 	}
-	// An order that has waited for one of these stays in flight: it was decided
-	// after the first look.
-	maps.DeleteFunc(suspects, func(id string, _ unheard) bool { return heard[id] })
+	if err := l.hearMeanwhile(ctx, suspects, heard); err != nil {
+		return false, err
+	}
 	onTheWay := func() bool {
 		// Dead letters that could not be read may be any of them.
 		return l.src.Broker == nil || len(suspects) <= depth.messages+l.dead[w.queue].unread
@@ -183,7 +183,7 @@ func (l *look) decideUnheard(ctx context.Context, w way) (decided bool, err erro
 	}
 	for _, id := range slices.Sorted(maps.Keys(suspects)) {
 		u := suspects[id]
-		l.violation(w.lost, id, u.orderID, "the %s %s of order %s is Published, in no inbox, no queue and not dead-lettered", w.what, id, u.orderID)
+		l.violation(w.lost, id, u.orderID, "the %s %s of order %s was sent, and is in no inbox, no queue and not dead-lettered", w.what, id, u.orderID)
 		if u.undecided {
 			l.InFlight--
 			l.unaccounted(id, u.orderID, "nothing became of order %s", u.orderID)
@@ -191,4 +191,55 @@ func (l *look) decideUnheard(ctx context.Context, w way) (decided bool, err erro
 	}
 	clear(suspects)
 	return true, nil
+}
+
+const decidedSinceSQL = `select order_id from inventory_orders where order_id = any ($1)`
+
+// hearMeanwhile takes those that were heard out of the suspects. An order that
+// has waited for one of them stays in flight, since it was decided after the
+// first look; but decided it must be, in the transaction that heard.
+func (l *look) hearMeanwhile(ctx context.Context, suspects map[string]unheard, heard map[string]bool) error {
+	var orders []string
+	for id := range heard {
+		if u := suspects[id]; u.undecided {
+			orders = append(orders, u.orderID)
+		}
+	}
+	decided := make(map[string]bool)
+	if err := lookUp(ctx, l.src.Inventory, decidedSinceSQL, orders, decided); err != nil {
+		return err
+	}
+	for _, id := range slices.Sorted(maps.Keys(heard)) {
+		u := suspects[id]
+		delete(suspects, id)
+		if u.undecided && !decided[u.orderID] {
+			l.violation(inboxWithoutWork, id, u.orderID, "inventory has heard %s and has done nothing for order %s", id, u.orderID)
+			l.InFlight--
+			l.unaccounted(id, u.orderID, "nothing became of order %s", u.orderID)
+		}
+	}
+	return nil
+}
+
+const stillCreatedSQL = `select order_id from orders where order_id = any ($1) and status = 'created'`
+
+// resolveUnanswered decides about orders whose answer was pruned. Which message
+// it is nobody knows any more, so it may be any that waits or is dead.
+func (l *look) resolveUnanswered(ctx context.Context) error {
+	if len(l.unanswered) == 0 || !l.knowsDead(back) || len(l.dead[back.queue].ids) > 0 {
+		return nil
+	}
+	// The queue first: what has left it has arrived.
+	depth, err := l.src.Broker.depth(ctx, back.queue)
+	if err != nil || depth.messages > 0 {
+		return err
+	}
+	created := make(map[string]bool)
+	if err := lookUp(ctx, l.src.Orders, stillCreatedSQL, l.unanswered, created); err != nil {
+		return err
+	}
+	for _, id := range slices.Sorted(maps.Keys(created)) {
+		l.violation(statusDisagrees, "", id, "order %s is created although inventory has decided it, and the answer has never arrived", id)
+	}
+	return nil
 }

@@ -90,26 +90,33 @@ func (t *Tap) trace(ctx context.Context, on bool) error {
 	return nil
 }
 
-// Read counts what has come in since the last call, and returns all counts since
-// the start, by message id. Copies are of the exchange that a message was most
-// often published to, deliveries of the queue that it was most often delivered
-// from; final queues do not count, because people look at them. A message may be
-// in no count for a moment after its confirm: settle first, then read.
-//
-// It may fail while the broker is away, and goes on at the next call. Call it now
-// and then: what it has not read yet is kept by the broker.
-func (t *Tap) Read(ctx context.Context) (copies, deliveries map[string]int, err error) {
+// Drain counts what has come in since the last call. It may fail while the broker
+// is away, and goes on at the next call. Call it now and then: what it has not
+// read yet is kept by the broker.
+func (t *Tap) Drain(ctx context.Context) error {
 	if err := t.trace(ctx, true); err != nil {
-		return nil, nil, err
+		return err
 	}
-	err = t.with(func(ch *amqp.Channel) error {
+	err := t.with(func(ch *amqp.Channel) error {
 		if err := t.declare(ch); err != nil {
 			return err
 		}
 		return t.drain(ctx, ch)
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("read the tap: %w", err)
+		return fmt.Errorf("read the tap: %w", err)
+	}
+	return nil
+}
+
+// Read is [Tap.Drain], and returns all counts since the start by message id.
+// Copies are of the exchange that a message was most often published to,
+// deliveries of the queue that it was most often delivered from; final queues do
+// not count, because people look at them. A message may be in no count for a
+// moment after its confirm: settle first, then read.
+func (t *Tap) Read(ctx context.Context) (copies, deliveries map[string]int, err error) {
+	if err := t.Drain(ctx); err != nil {
+		return nil, nil, err
 	}
 	return most(t.copies), most(t.deliveries), nil
 }

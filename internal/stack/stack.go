@@ -152,11 +152,13 @@ func (s *Stack) start(ctx context.Context) error {
 	for _, m := range migrated {
 		s.cfg.Progress(m.String())
 	}
-	g, startCtx = errgroup.WithContext(ctx)
 	for _, p := range s.Processes() {
 		if err := s.prepare(p); err != nil {
 			return err
 		}
+	}
+	g, startCtx = errgroup.WithContext(ctx)
+	for _, p := range s.Processes() {
 		g.Go(func() error { return p.Start(startCtx) })
 	}
 	return g.Wait()

@@ -23,7 +23,6 @@ var outageClasses = []string{"08", "28", "53", "58"}
 
 // outageCodes are single states of the same kind, whoever's message meets them.
 var outageCodes = []string{
-	"0A000", // a prepared statement's table has changed: pgx prepares it anew
 	"25006", // read-only transaction: a standby, or being switched over
 	"25P03", // idle in transaction for too long: we were stopped
 	"25P04", // transaction timeout
@@ -40,6 +39,15 @@ var outageCodes = []string{
 	"57P03", // cannot connect now
 	"57P04", // the database was dropped
 	"57P05", // idle session timeout
+}
+
+// planChanged reports whether a table of a prepared statement has changed; pgx
+// prepares it anew. The code, feature not supported, may also be the fault of a
+// message, with a unit that date_trunc does not support, say. So the routine that
+// complains is looked at too; its name is in no language.
+func planChanged(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == "0A000" && pg.Routine == "RevalidateCachedQuery"
 }
 
 // busy is an outage that may be one of a single row: others get through.
@@ -76,7 +84,7 @@ func Outage(err error) bool {
 		return true // whatever the server said to it: the work has not begun
 	}
 	if code := sqlState(err); code != "" {
-		return slices.Contains(outageClasses, code[:2]) || slices.Contains(outageCodes, code)
+		return slices.Contains(outageClasses, code[:2]) || slices.Contains(outageCodes, code) || planChanged(err)
 	}
 	var network net.Error
 	return errors.As(err, &network) ||

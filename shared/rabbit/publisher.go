@@ -361,7 +361,7 @@ func (s *pubSession) watchUntilOver(ctx context.Context, log *slog.Logger, st *s
 			since, waiting := s.oldest()
 			late := waiting && time.Since(since) > s.confirmTimeout
 			switch outworn := s.outworn(); {
-			case outworn && !waiting:
+			case outworn && s.retire():
 				s.end(errors.New("a queue has refused messages for a while: asking anew"))
 			case outworn && !late:
 				s.block() // nothing more is sent, so that what is in flight lands
@@ -479,6 +479,15 @@ func (s *pubSession) abandon() []*flying {
 	left := s.inFlight
 	s.inFlight = nil
 	return left
+}
+
+// retire lets nothing be added any more if nothing is in flight. What was about
+// to be sent is then known not to have been.
+func (s *pubSession) retire() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.isOver = s.isOver || len(s.inFlight) == 0
+	return s.isOver
 }
 
 func (s *pubSession) noteRefusal() {
