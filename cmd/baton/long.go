@@ -16,21 +16,8 @@ import (
 // longRun gives a long run a Home of its own and the kind of servers to use, with
 // their programs installed. The logs of a run that is not ok, and was not
 // interrupted, are kept in a folder called after it.
-func longRun(ctx context.Context, say func(string), name, kind string, run func(*servers.Home, servers.Kind) (ok bool, err error)) (err error) {
-	clone, err := servers.ClonePath(".")
-	if err != nil {
-		return err
-	}
-	k, err := chooseKind(ctx, kind)
-	if err != nil {
-		return err
-	}
-	if k == servers.Local {
-		if err := servers.Install(ctx, say, servers.PostgresPackage, servers.RabbitPackage); err != nil {
-			return err
-		}
-	}
-	home, err := servers.TempHome(clone)
+func longRun(ctx context.Context, say func(string), name, kind string, run func(*servers.Home, servers.Kind) (ok bool, err error)) error {
+	clone, home, k, err := tempHome(ctx, say, kind)
 	if err != nil {
 		return err
 	}

@@ -85,20 +85,7 @@ func runTests(ctx context.Context, say func(string), kind string, packages, flag
 // withServers runs f with a pair of servers that lives no longer than f, and
 // the environment that tells tests about it.
 func withServers(ctx context.Context, say func(string), kind string, f func(ctx context.Context, env []string) error) (err error) {
-	clone, err := servers.ClonePath(".")
-	if err != nil {
-		return err
-	}
-	k, err := chooseKind(ctx, kind)
-	if err != nil {
-		return err
-	}
-	if k == servers.Local {
-		if err := servers.Install(ctx, say, servers.PostgresPackage, servers.RabbitPackage); err != nil {
-			return err
-		}
-	}
-	home, err := servers.TempHome(clone)
+	clone, home, k, err := tempHome(ctx, say, kind)
 	if err != nil {
 		return err
 	}
@@ -120,6 +107,24 @@ func withServers(ctx context.Context, say func(string), kind string, f func(ctx 
 		err = errors.Join(err, pair.Stop(stopCtx))
 	}()
 	return f(ctx, pair.TestEnv())
+}
+
+// tempHome makes a Home that is removed with its Close, for servers of the kind
+// that is asked for, whose programs it installs if need be.
+func tempHome(ctx context.Context, say func(string), asked string) (clone string, home *servers.Home, kind servers.Kind, err error) {
+	if clone, err = servers.ClonePath("."); err != nil {
+		return "", nil, "", err
+	}
+	if kind, err = chooseKind(ctx, asked); err != nil {
+		return "", nil, "", err
+	}
+	if kind == servers.Local {
+		if err := servers.Install(ctx, say, servers.PostgresPackage, servers.RabbitPackage); err != nil {
+			return "", nil, "", err
+		}
+	}
+	home, err = servers.TempHome(clone)
+	return clone, home, kind, err
 }
 
 // chooseKind takes what needs nothing installed, if nothing was asked for.
