@@ -1,18 +1,16 @@
 package soak
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"example.com/baton/shared/events"
+	"example.com/baton/internal/clients"
 )
 
 // load is clients that place orders at a steady rate, one in cancelEvery of
@@ -30,9 +28,9 @@ type load struct {
 }
 
 const (
-	// clients is how many requests are under way at most. When all are, the rest
+	// connections is how many requests are under way at most. When all are, the rest
 	// comes later.
-	clients     = 64
+	connections = 64
 	cancelEvery = 20
 	// patience is for one answer.
 	patience = 15 * time.Second
@@ -45,15 +43,19 @@ func (l *load) run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer close(next)
-	for range clients {
+	for range connections {
 		all.Go(func() {
 			// A connection of its own, and the client that has waited longest is next:
 			// so there are as many connections at any time, and none is closed for
 			// being idle.
-			c := &client{load: l, http: &http.Client{Transport: &http.Transport{}, Timeout: patience}}
-			defer c.http.CloseIdleConnections()
+			ask := &clients.Client{
+				URL:   func(int) string { return l.url },
+				HTTP:  &http.Client{Transport: &http.Transport{}, Timeout: patience},
+				After: l.after,
+			}
+			defer ask.HTTP.CloseIdleConnections()
 			for n := range next {
-				c.order(ctx, n)
+				l.client(ctx, ask, n)
 			}
 		})
 	}
@@ -77,80 +79,30 @@ func (l *load) run(ctx context.Context) {
 	}
 }
 
-type client struct {
-	*load
-	http *http.Client
-}
-
-// order places an order, and cancels some of them.
-func (c *client) order(ctx context.Context, n int) {
-	name := fmt.Sprintf("soak-%d", n)
-	items := []events.Item{{SKU: fmt.Sprintf("SKU-%d", n%10+1), Quantity: int64(n%3 + 1)}}
-	if n%2 == 0 {
-		items = append(items, events.Item{SKU: fmt.Sprintf("SKU-%d", n%7+1), Quantity: 1})
-	}
-	body, err := json.Marshal(map[string]any{"customerId": name, "amount": 199.5, "currency": "CNY", "items": items})
-	if err != nil {
-		c.complain("write an order: %v", err)
-		return
-	}
-	answer, ok := c.until(ctx, http.StatusCreated, "/orders", body, name)
-	if !ok {
-		return
-	}
-	c.accepted.Add(1)
-	if n%cancelEvery != 0 {
-		return
-	}
-	var placed struct{ OrderID string }
-	if err := json.Unmarshal(answer, &placed); err != nil || placed.OrderID == "" {
-		c.complain("the answer to an order is %.200s", answer)
-		return
-	}
-	c.until(ctx, http.StatusOK, "/orders/"+placed.OrderID+"/cancel", nil, "")
-}
-
-// until sends a request until it is answered with the status that is wanted.
-// While the service says that it cannot at the moment, it is sent again.
-func (c *client) until(ctx context.Context, want int, path string, body []byte, key string) (answer []byte, ok bool) {
-	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		begin := time.Now()
-		status, answer, err := c.ask(ctx, path, body, key)
-		switch {
-		case ctx.Err() != nil:
-			return nil, false
-		case err == nil && status == want:
-			c.note(time.Since(begin))
-			return answer, true
-		case err == nil && status != http.StatusServiceUnavailable:
-			c.complain("%s: %d %.200s", path, status, answer)
-			return nil, false
-		}
-		c.repeated.Add(1)
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return nil, false
+// client places the order n, and cancels some of them.
+func (l *load) client(ctx context.Context, ask *clients.Client, n int) {
+	placed, err := ask.Place(ctx, n, clients.Nth("soak", n))
+	if err == nil {
+		l.accepted.Add(1)
+		if n%cancelEvery == 0 {
+			_, err = ask.Cancel(ctx, n, placed.OrderID)
 		}
 	}
+	if errors.As(err, new(*clients.Unexpected)) { // otherwise the run is over
+		l.complain("%v", err)
+	}
 }
 
-func (c *client) ask(ctx context.Context, path string, body []byte, key string) (status int, answer []byte, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+path, bytes.NewReader(body))
-	if err != nil {
-		return 0, nil, err
+// after notes how long an answer took, and counts what has to be sent again.
+func (l *load) after(r clients.Response) {
+	switch {
+	case !r.Again:
+		l.note(r.Took)
+		return
+	case r.Status != 0 && r.Status != http.StatusServiceUnavailable:
+		l.complain("%d %.200s", r.Status, r.Body)
 	}
-	if key != "" {
-		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("Idempotency-Key", key)
-	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer resp.Body.Close()
-	answer, err = io.ReadAll(resp.Body)
-	return resp.StatusCode, answer, err
+	l.repeated.Add(1)
 }
 
 func (l *load) note(took time.Duration) {

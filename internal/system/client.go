@@ -2,17 +2,13 @@ package system
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/json"
-	"fmt"
-	"io"
-	"net/http"
-	"strings"
+	"errors"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"example.com/baton/internal/clients"
 	"example.com/baton/shared/events"
 )
 
@@ -118,105 +114,62 @@ func (s *System) load(pace func(stop <-chan struct{}, another func() bool), item
 // ended before.
 func (s *System) place(ctx context.Context, items []events.Item) (Order, bool) {
 	o := s.request(items)
-	body, err := json.Marshal(map[string]any{"customerId": o.Customer, "amount": 199.5, "currency": "CNY", "items": o.Items})
+	placed, err := s.client(&o.Tries).Place(ctx, 0, clients.Order{Customer: o.Customer, Items: o.Items})
 	if err != nil {
-		s.t.Error(err)
+		s.complain(err)
 		return o, false
 	}
-	key := rand.Text()
-	answer, tries, ok := s.until(ctx, http.StatusCreated, func(base string) (*http.Request, error) {
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/orders", strings.NewReader(string(body)))
-		if err == nil {
-			req.Header.Set("Content-Type", "application/json")
-			req.Header.Set("Idempotency-Key", key)
-		}
-		return req, err
-	})
-	if !ok {
-		return o, false
-	}
-	var placed struct{ OrderID, EventID string }
-	if err := json.Unmarshal(answer, &placed); err != nil || placed.OrderID == "" || placed.EventID == "" {
-		s.t.Errorf("the answer to an order is %s (%v)", answer, err)
-		return o, false
-	}
-	o.OrderID, o.EventID, o.Tries = placed.OrderID, placed.EventID, tries
+	o.OrderID, o.EventID = placed.OrderID, placed.EventID
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.accepted = append(s.accepted, o)
 	return o, true
 }
 
+// client goes round the order processes and counts its requests.
+func (s *System) client(tries *int) *clients.Client {
+	return &clients.Client{
+		URL: func(int) string { return s.someOrderURL() }, HTTP: s.http, MostPause: 200 * time.Millisecond,
+		After: func(r clients.Response) {
+			*tries++
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.statuses[r.Status]++
+		},
+	}
+}
+
+// complain fails the test unless it has ended.
+func (s *System) complain(err error) {
+	if !errors.Is(err, context.Canceled) {
+		s.t.Error(err)
+	}
+}
+
 func (s *System) request(items []events.Item) Order {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.counter++
-	n := s.counter
+	o := clients.Nth("C", s.counter)
 	if items == nil {
-		items = []events.Item{{SKU: fmt.Sprintf("SKU-%d", n%10+1), Quantity: int64(n%3 + 1)}}
-		if n%2 == 0 {
-			items = append(items, events.Item{SKU: fmt.Sprintf("SKU-%d", n%7+1), Quantity: 1})
-		}
+		items = o.Items
 	}
-	return Order{Customer: fmt.Sprintf("C-%d", n), Items: items}
+	return Order{Customer: o.Customer, Items: items}
 }
 
 // Cancel cancels an order, as often as it takes to get an answer, and reports
 // whether it is cancelled; it is not if inventory had rejected it.
 func (s *System) Cancel(o Order) bool {
-	ctx := s.t.Context()
-	_, _, ok := s.until(ctx, http.StatusOK, func(base string) (*http.Request, error) {
-		return http.NewRequestWithContext(ctx, http.MethodPost, base+"/orders/"+o.OrderID+"/cancel", nil)
-	})
-	if ok {
+	cancelled, err := s.client(new(int)).Cancel(s.t.Context(), 0, o.OrderID)
+	if err != nil {
+		s.complain(err)
+	}
+	if cancelled {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.cancelled[o.OrderID] = true
 	}
-	return ok
-}
-
-// until sends a request to one order process after the other until it is
-// answered with the status that is wanted. What is neither that nor a reason to
-// try again fails the test, except a 409: that is an answer too.
-func (s *System) until(ctx context.Context, want int, request func(base string) (*http.Request, error)) (answer []byte, tries int, ok bool) {
-	const slowest = 200 * time.Millisecond
-	for wait := 10 * time.Millisecond; ctx.Err() == nil; wait = min(2*wait, slowest) {
-		tries++
-		req, err := request(s.someOrderURL())
-		if err != nil {
-			s.t.Error(err)
-			return nil, tries, false
-		}
-		status, answer, err := s.ask(req)
-		switch {
-		case err == nil && status == want:
-			return answer, tries, true
-		case err == nil && status == http.StatusConflict:
-			return answer, tries, false
-		case err == nil && status < http.StatusInternalServerError:
-			s.t.Errorf("%s %s: %d %s", req.Method, req.URL, status, answer)
-			return nil, tries, false
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-		}
-	}
-	return nil, tries, false
-}
-
-func (s *System) ask(req *http.Request) (status int, answer []byte, err error) {
-	res, err := s.http.Do(req)
-	if err == nil {
-		defer res.Body.Close()
-		status = res.StatusCode
-		answer, err = io.ReadAll(res.Body)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.statuses[status]++
-	return status, answer, err
+	return cancelled
 }
 
 // someOrderURL goes round the order processes.
