@@ -139,7 +139,8 @@ func local(t *testing.T) {
 	t.Helper()
 	testenv.Shared(t) // skips where nothing can be started
 	if os.Getenv(servers.TestServersVar) != string(servers.Local) {
-		t.Skip("about local mode")
+		t.Skip("up starts processes of this machine here, whose programs a run with servers in containers need not have; " +
+			"e2e/compose is about up in containers")
 	}
 }
 
@@ -309,10 +310,10 @@ func TestTest(t *testing.T) {
 	files := map[string]string{
 		"go.mod": "module example.com/m\n\ngo 1.26\n",
 		"m_test.go": `package m
-import ("os"; "testing"; "time")
+import ("os"; "testing")
 func TestPass(t *testing.T) { t.Log("passed on") }
 func TestFail(t *testing.T) { t.Fail() }
-func TestSlow(t *testing.T) { println("slow in " + os.Getenv("BATON_TEST_SERVERS")); time.Sleep(time.Hour) }
+func TestSlow(t *testing.T) { println("slow in " + os.Getenv("BATON_TEST_SERVERS")); <-t.Context().Done() }
 `,
 	}
 	for name, content := range files {

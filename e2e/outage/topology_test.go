@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -197,9 +198,11 @@ func TestQueueWithOtherArguments(t *testing.T) {
 			// By the management API: some brokers have no queue that is not durable, and
 			// say so there without closing a channel.
 			queue := map[string]any{"durable": !tt.lost, "auto_delete": false, "arguments": tt.args}
-			if err := s.Broker.Do(t.Context(), http.MethodPut, "/queues/{vhost}/"+tt.queue, queue, nil); err != nil && tt.lost {
-				t.Skipf("this broker has no queues that are not durable: %v", err)
-			} else if err != nil {
+			err := s.Broker.Do(t.Context(), http.MethodPut, "/queues/{vhost}/"+tt.queue, queue, nil)
+			switch {
+			case err != nil && tt.lost && strings.Contains(err.Error(), "transient_nonexcl_queues"):
+				return // RabbitMQ 4.3 refuses to make such a queue, so none can be in the way
+			case err != nil:
 				t.Fatal(err)
 			}
 			s.StartOrder()

@@ -74,7 +74,7 @@ func TestEveryCommand(t *testing.T) {
 	case "":
 		testenv.Shared(t) // skips or fails
 	default:
-		t.Skip("the page walks in local mode; e2e/compose does so in containers")
+		t.Skip("the page says ./baton up --local, whose programs a run with servers in containers need not have; e2e/compose walks in containers")
 	}
 	r := newReader(t)
 	compared := false

@@ -16,6 +16,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"example.com/baton/internal/servers"
+	"example.com/baton/internal/testenv"
 )
 
 // The servers that `./baton test` started are of no use here: these tests are
@@ -27,9 +28,18 @@ func kind(t *testing.T) servers.Kind {
 		if os.Getenv("CI") != "" {
 			t.Fatalf("$%s: %v", servers.TestServersVar, err)
 		}
-		t.Skip("run by ./baton test")
+		t.Skipf("starts servers, and $%s does not say which kind: run the tests by ./baton test", servers.TestServersVar)
 	}
 	return k
+}
+
+// processesOnly is for what holds for processes of this machine only: the kernel
+// ends them with their owner, and /proc shows what is left.
+func processesOnly(t *testing.T) {
+	t.Helper()
+	if k := kind(t); k != servers.Local {
+		t.Skipf("about processes of this machine, and this run's servers are %s: run the tests by ./baton test --servers local", k)
+	}
 }
 
 func tempHome(t *testing.T) *servers.Home {
@@ -189,7 +199,7 @@ func TestBrokerLife(t *testing.T) {
 			t.Fatalf("%s: %v", d.name, err)
 		}
 		t.Logf("%s took %s", d.name, time.Since(begin).Round(time.Millisecond))
-		eventually(t, func() error {
+		testenv.Eventually(t, 20*time.Second, "the messages after a "+d.name, func() error {
 			q, err := channel(t, broker).QueueDeclarePassive("kept", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
 			if err == nil && q.Messages != i+1 {
 				err = errors.New("messages are missing")
@@ -228,9 +238,7 @@ func channel(t *testing.T, b *servers.Broker) *amqp.Channel {
 // A pair next to those of the other tests, stopped: nothing is left of it.
 func TestNothingLeft(t *testing.T) {
 	t.Parallel()
-	if kind(t) != servers.Local {
-		t.Skip("about processes")
-	}
+	processesOnly(t)
 	home := tempHome(t)
 	pair, err := servers.NewPair(servers.Config{Kind: servers.Local, Home: home})
 	if err != nil {
@@ -256,9 +264,7 @@ func TestNothingLeft(t *testing.T) {
 // owner see to it.
 func TestOwnerKilled(t *testing.T) {
 	t.Parallel()
-	if kind(t) != servers.Local {
-		t.Skip("about processes")
-	}
+	processesOnly(t)
 	clone := t.TempDir()
 	if err := os.Chmod(clone, 0o711); err != nil {
 		t.Fatal(err)
@@ -350,21 +356,6 @@ func processesOf(t *testing.T, home string) []string {
 		}
 	}
 	return found
-}
-
-func eventually(t *testing.T, try func() error) {
-	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for {
-		err := try()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
 }
 
 // Homes come and go in many processes at once, and each of them sweeps.

@@ -28,7 +28,7 @@ func FuzzPathName(f *testing.F) {
 	f.Fuzz(func(t *testing.T, segment string) {
 		u, parseErr := url.ParseRequestURI("/reservations/" + segment)
 		if parseErr != nil || u.RawQuery != "" || u.ForceQuery || strings.Contains(segment, "/") {
-			t.Skip("no path of one more segment")
+			return // the server takes it for no path, or for one of more segments
 		}
 		called, got, err = false, "", nil
 		routes.ServeHTTP(httptest.NewRecorder(), &http.Request{Method: http.MethodGet, URL: u})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"example.com/baton/internal/clients"
 	"example.com/baton/internal/provision"
 	"example.com/baton/internal/proxy"
 	"example.com/baton/internal/servers"
@@ -450,32 +451,35 @@ func TestDatabaseRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := serviceOn(t, database)
-	const clients, each = 4, 50
+	const senders, each = 4, 50
 	var placed atomic.Int64
-	place := func(key string) {
-		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) { // as a client waits
-			a := f.post(t, baseOrder, "Idempotency-Key", key)
-			switch {
-			case a.status == http.StatusCreated:
-				placed.Add(1)
-				return
-			case a.status != http.StatusServiceUnavailable || time.Now().After(deadline):
-				t.Errorf("got %d %s, want 201, or 503 for a while", a.status, a.body)
-				return
+	ask := &clients.Client{
+		URL:  func(int) string { return f.url },
+		HTTP: &http.Client{Timeout: 30 * time.Second},
+		After: func(r clients.Response) {
+			if r.Status != http.StatusCreated && r.Status != http.StatusServiceUnavailable {
+				t.Errorf("got %d %s, want 201, or 503 for a while", r.Status, r.Body)
 			}
-		}
+		},
 	}
+	t.Cleanup(ask.HTTP.CloseIdleConnections)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
 	var all sync.WaitGroup
-	for c := range clients {
+	for c := range senders {
 		all.Go(func() {
 			for i := range each {
-				place(fmt.Sprint(c, "-", i))
+				if _, err := ask.Place(ctx, i, clients.Nth(fmt.Sprint(c), i)); err != nil {
+					t.Error(err)
+					return
+				}
+				placed.Add(1)
 			}
 		})
 	}
 	for i, mode := range []servers.RestartMode{servers.Fast, servers.Immediate} {
 		testenv.Eventually(t, 30*time.Second, "orders", func() error {
-			if n := placed.Load(); n < int64(i+1)*clients*each/4 {
+			if n := placed.Load(); n < int64(i+1)*senders*each/4 {
 				return fmt.Errorf("%d placed", n)
 			}
 			return nil
@@ -485,7 +489,7 @@ func TestDatabaseRestart(t *testing.T) {
 		}
 	}
 	all.Wait()
-	f.wantOrders(t, clients*each)
+	f.wantOrders(t, senders*each)
 }
 
 func BenchmarkPlace(b *testing.B) {

@@ -171,10 +171,8 @@ func FuzzNewID(f *testing.F) {
 		f.Add(t.UnixMilli())
 	}
 	f.Fuzz(func(t *testing.T, millis int64) {
+		millis &= int64(ulid.MaxTime()) // what a ULID can say: 1970 to 10889
 		at := time.UnixMilli(millis)
-		if millis < 0 || uint64(millis) > ulid.MaxTime() {
-			t.Skip("no order is of such a time")
-		}
 		id := events.NewID(at)
 		parsed, err := ulid.ParseStrict(id)
 		if err != nil || parsed.String() != id || len(id) != 26 {

@@ -165,8 +165,9 @@ func (e *edge) Publish(ctx context.Context, msgs []Message, settle func(int, err
 		return
 	}
 	tell := func(wait time.Duration, which ...int) {
-		e.work.Go(func() {
-			time.Sleep(wait)
+		e.work.Add(1)
+		time.AfterFunc(wait, func() {
+			defer e.work.Done()
 			for _, i := range which {
 				e.land(msgs[i].ID)
 				settle(i, outcomes[i])
@@ -286,7 +287,7 @@ func (s *started) stop(t *testing.T) {
 }
 
 func (w way) run(t *testing.T) {
-	table := &model{}
+	table := &model{changed: make(chan struct{}, 1)}
 	for i := range w.broker {
 		r := &modelRow{ID: string(rune('a' + i)), Sequence: 1, Status: "Pending", Created: time.Now(), Due: time.Now()}
 		if r.Aggregate = r.ID; w.relay == "in order" {
@@ -308,9 +309,7 @@ func (w way) run(t *testing.T) {
 	if !slices.Contains([]string{"alone", "in order", "stalls alone", "cannot renew"}, w.relay) {
 		relays = append(relays, l.start("b"))
 	}
-	for patience := time.Now().Add(10 * time.Minute); table.anyToSend() && time.Now().Before(patience); {
-		time.Sleep(100 * time.Millisecond)
-	}
+	table.waitSent(10 * time.Minute)
 	for _, s := range relays {
 		s.stop(t)
 	}
@@ -371,10 +370,23 @@ func (w way) change(l *ledger) func(*started) {
 			s.Observe = func(_ context.Context, step string, _ []string) error {
 				if step == StepClaimed {
 					l.once.Do(func() { close(l.first) })
-					time.Sleep(time.Until(back))
+					<-time.After(time.Until(back))
 				}
 				return nil
 			}
+		}
+	}
+}
+
+// waitSent returns when nothing is to be sent any more, or patience is over.
+func (m *model) waitSent(patience time.Duration) {
+	over := time.NewTimer(patience)
+	defer over.Stop()
+	for m.anyToSend() {
+		select {
+		case <-m.changed:
+		case <-over.C:
+			return
 		}
 	}
 }

@@ -29,9 +29,10 @@ import (
 // run is not modelled, nor are the order of the rows of an update, payloads,
 // headers, and jitter.
 type model struct {
-	mu     sync.Mutex
-	rows   []*modelRow
-	before func(sql string, r *modelRow, lastError string) // called when a statement is about to settle a row
+	mu      sync.Mutex
+	changed chan struct{} // has room for one: a statement was run; nil if nobody waits
+	rows    []*modelRow
+	before  func(sql string, r *modelRow, lastError string) // called when a statement is about to settle a row
 }
 
 // modelRow is a row. Zero times are nulls.
@@ -78,6 +79,10 @@ func (a *access) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	select {
+	case a.changed <- struct{}{}: // whoever waits looks when it has the lock
+	default:
+	}
 	return a.run(sql, args, time.Now()), nil
 }
 

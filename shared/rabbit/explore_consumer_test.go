@@ -126,6 +126,7 @@ type post struct {
 	copied    map[string]int // confirmed copies, in the final or the retry queue
 	forwards  int
 	stop      func()
+	left      chan struct{} // has room for one: a letter has gone
 	wrong     []string
 }
 
@@ -183,6 +184,10 @@ func (p *post) settled(l *link, s settlement) {
 				p.complain("%s is acked (%+v), and is neither done nor anywhere else", m.id, s)
 			}
 			m.state = "gone"
+			select {
+			case p.left <- struct{}{}:
+			default:
+			}
 			continue
 		}
 		if m.forged {
@@ -261,7 +266,7 @@ func (p *post) handle(_ context.Context, batch []Delivery) []error {
 		time.AfterFunc(after, func() { p.disturb(l) })
 	}
 	p.mu.Unlock()
-	time.Sleep(10 * time.Millisecond)
+	<-time.After(10 * time.Millisecond) // the work
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -298,6 +303,22 @@ func (p *post) disturb(l *link) {
 	}
 }
 
+// waitDone returns when nothing is left to do, the consumer is told to stop, or
+// patience is over.
+func (p *post) waitDone(stopped context.Context, patience time.Duration) {
+	over := time.NewTimer(patience)
+	defer over.Stop()
+	for len(p.open()) > 0 {
+		select {
+		case <-p.left:
+		case <-stopped.Done():
+			return
+		case <-over.C:
+			return
+		}
+	}
+}
+
 // open returns the ids of what is still to do.
 func (p *post) open() (ids []string) {
 	p.mu.Lock()
@@ -326,7 +347,7 @@ func TestEveryCourseOfDeliveries(t *testing.T) { // not parallel: others look at
 func (c course) run(t *testing.T) {
 	q := testQueue()
 	q.Retries = 1
-	p := &post{wire: &wire{}, q: q, course: c, tags: map[*link]uint64{},
+	p := &post{wire: &wire{}, q: q, course: c, tags: map[*link]uint64{}, left: make(chan struct{}, 1),
 		handled: map[string]int{}, committed: map[string]int{}, copied: map[string]int{}}
 	p.onConsume, p.onSettle, p.onGone, p.onPublish = p.consumed, p.settled, p.gone, p.forwarded
 	for i, fate := range c.fates {
@@ -338,10 +359,7 @@ func (c course) run(t *testing.T) {
 	var running sync.WaitGroup
 	running.Go(func() { _ = consumer.Run(ctx) })
 
-	patience := time.Now().Add(10 * time.Minute)
-	for len(p.open()) > 0 && ctx.Err() == nil && time.Now().Before(patience) {
-		time.Sleep(50 * time.Millisecond)
-	}
+	p.waitDone(ctx, 10*time.Minute)
 	stopped := ctx.Err() != nil
 	cancel()
 	running.Wait()

@@ -250,9 +250,8 @@ func FuzzHeaders(f *testing.F) {
 	}
 	e := newEcho(f)
 	f.Fuzz(func(t *testing.T, raw []byte, returned bool, id string, body []byte) {
-		if len(raw) > 4096 || len(id) > 255 || len(body) > 4096 {
-			t.Skip("other limits are reached first")
-		}
+		// Beyond these other limits are reached first: of a frame, and of a short string.
+		raw, id, body = raw[:min(len(raw), 4096)], id[:min(len(id), 255)], body[:min(len(body), 4096)]
 		exchange := "orders.events"
 		if returned {
 			exchange = q.returnExchange()
