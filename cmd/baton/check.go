@@ -66,7 +66,7 @@ runs in this clone. With docker-compose.yml:
 	flags.StringVar(&opts.at.Management, "management", "", "address of the broker's management API, as an administrator ($BATON_ADMIN_MANAGEMENT_URL, $BATON_MANAGEMENT_URL)")
 	flags.StringVar(&opts.at.AMQP, "amqp", "", "address of the broker; with it, what waits in a queue is known at once")
 	flags.StringVar(&opts.at.Vhost, "vhost", "/", "vhost of the broker")
-	flags.StringVar(&opts.name, "name", "data", "the --name of the running \"baton up\"")
+	flags.StringVar(&opts.name, "name", defaultName, "the --name of the running \"baton up\"")
 	flags.StringVar(&opts.event, "event", "", "show the timeline of this event id or order id, and where it is dead-lettered")
 	flags.DurationVar(&opts.wait, "wait", 30*time.Second, "longest wait until nothing is on its way; 0 for none")
 	flags.DurationVar(&opts.check.OutboxKeep, "outbox-keep", 7*24*time.Hour, "the services' --outbox-keep: older rows may be gone")

@@ -43,7 +43,7 @@ func upDocker(ctx context.Context, say func(string), out io.Writer, opts upOptio
 	if err := w.placeOne(ctx); err != nil {
 		return err
 	}
-	w.whatNow(
+	w.whatNow("docker compose run --rm --no-deps setup baton check", opts.nameFlag(),
 		"RabbitMQ   http://127.0.0.1:"+rabbitPort+"  management page, user admin",
 		"passwords  docker-compose.yml says how they are set",
 		"logs       docker compose logs",

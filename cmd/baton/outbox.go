@@ -35,7 +35,7 @@ $INVENTORY_DATABASE_URL, else that of the "baton up" that runs in this clone.`,
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&opts.service, "service", "order", "whose outbox: order or inventory")
 	flags.StringVar(&opts.database, "database", "", "database URL, in place of the one that is found")
-	flags.StringVar(&opts.name, "name", "data", "the --name of the running \"baton up\"")
+	flags.StringVar(&opts.name, "name", defaultName, "the --name of the running \"baton up\"")
 	flags.BoolVar(&opts.json, "json", false, "print one JSON object on standard output")
 
 	var status string

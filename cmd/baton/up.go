@@ -77,8 +77,19 @@ func up(ctx context.Context, say func(string), out io.Writer, opts upOptions) (e
 	return err
 }
 
+// nameFlag is what a command needs to mean this Baton and no other.
+func (o upOptions) nameFlag() string {
+	if o.name == defaultName {
+		return ""
+	}
+	return " --name " + o.name
+}
+
+// defaultName is the folder in .baton if nobody chooses one.
+const defaultName = "data"
+
 func nameFlag(cmd *cobra.Command, name *string) {
-	cmd.Flags().StringVar(name, "name", "data", "folder in .baton for data and logs, to have several Batons in one clone")
+	cmd.Flags().StringVar(name, "name", defaultName, "folder in .baton for data and logs, to have several Batons in one clone")
 }
 
 func openData(clone, name string) (*servers.Home, error) {
@@ -143,7 +154,7 @@ func upLocal(ctx context.Context, say func(string), out io.Writer, clone string,
 	if err := w.placeOne(ctx); err != nil {
 		return err
 	}
-	w.whatNow(
+	w.whatNow("./baton check"+opts.nameFlag(), opts.nameFlag(),
 		"RabbitMQ   http://"+s.Broker.ManagementAddr()+"  management page, user baton",
 		"PostgreSQL "+s.Postgres.Addr()+"  databases orders and inventory, user postgres",
 		"passwords  .baton/"+opts.name+"/secrets.json",

@@ -153,8 +153,10 @@ func call(ctx context.Context, method, url, body string, answer any) error {
 	return json.Unmarshal(data, answer)
 }
 
-// whatNow prints where everything is and what to try.
-func (w *walk) whatNow(more ...string) {
+// whatNow prints where everything is and what to try; check is the command that
+// looks whether anything is lost or done twice, flag what up and reset need to mean
+// this Baton.
+func (w *walk) whatNow(check, flag string, more ...string) {
 	fmt.Fprintf(w.out, "\norder      %s  API, /openapi.yaml, /metrics, /readyz\ninventory  %s  /stock, /reservations/{orderId}\n", w.order, w.inventory)
 	for _, line := range more {
 		fmt.Fprintln(w.out, line)
@@ -164,7 +166,8 @@ Try:
   curl -s %[1]s/orders -H 'Content-Type: application/json' -d '%[3]s'
   curl -s %[1]s/timeline/%[4]s
   curl -s %[2]s/stock
+  %[5]s
 
-Ctrl-C stops everything; ./baton up goes on with the same data, ./baton reset removes it.
-`, w.order, w.inventory, exampleOrder, w.orderID)
+Ctrl-C stops everything; ./baton up%[6]s goes on with the same data, ./baton reset%[6]s removes it.
+`, w.order, w.inventory, exampleOrder, w.orderID, check, flag)
 }
