@@ -185,6 +185,11 @@ func TestUp(t *testing.T) {
 		t.Fatal("no reserved order in what it said")
 	}
 	orderID, eventID := m[1], m[2]
+	for _, hint := range []string{"./baton check --name ", "./baton up --name ", "./baton reset --name "} {
+		if !strings.Contains(up.output(), hint+name+"\n") && !strings.Contains(up.output(), hint+name+" ") {
+			t.Errorf("it does not say %s%s", hint, name)
+		}
+	}
 	for _, step := range []string{"order.committed", "relay.settled", "inventory.reserved"} {
 		if !regexp.MustCompile(regexp.QuoteMeta(step) + ` +` + eventID).MatchString(up.output()) {
 			t.Errorf("no step %s of event %s in the timeline", step, eventID)
