@@ -2,6 +2,8 @@ package system
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -16,6 +18,19 @@ const tapQueue = "tap"
 
 func (s *System) tap() {
 	s.t.Helper()
+	testenv.Eventually(s.t, patience, "the services' own queues are bound", func() error {
+		found, err := s.Broker.Bindings(s.t.Context())
+		if err != nil {
+			return err
+		}
+		for _, key := range []string{events.OrderCreated, events.OrderCancelled, events.InventoryReserved, events.InventoryRejected} {
+			bound := func(b testenv.Binding) bool { return b.RoutingKey == key }
+			if !slices.ContainsFunc(found, bound) {
+				return fmt.Errorf("no queue is bound with %s", key)
+			}
+		}
+		return nil
+	})
 	ch := testenv.Channel(s.t, s.Vhost)
 	_, err := ch.QueueDeclare(tapQueue, true, false, false, false, nil)
 	if err == nil {
