@@ -86,8 +86,10 @@ func TestQueueFull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if depth != now.Published || now.Published > 5 {
-		t.Errorf("%d rows are Published and %d messages in the queue, want as many, and about 3", now.Published, depth)
+	// How far a queue goes past its limit before its publishers hear of it is
+	// the broker's affair; that Published is what it holds is ours.
+	if depth != now.Published {
+		t.Errorf("%d rows are Published and %d messages in the queue, want as many", now.Published, depth)
 	}
 	if err := s.Broker.Do(t.Context(), http.MethodDelete, "/policies/{vhost}/full", nil, nil); err != nil {
 		t.Fatal(err)
