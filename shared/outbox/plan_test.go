@@ -83,6 +83,28 @@ func TestHotStatementsUseTheirIndexes(t *testing.T) {
 	}
 }
 
+// Settling takes a look at each row that is settled and no more, also on a table
+// of a few thousand rows whose statistics are of a moment when none was claimed.
+func TestSettlingAfterAQuietMoment(t *testing.T) {
+	t.Parallel()
+	db := history(t, 0, 5000)
+	ids := make([]string, settleAtOnce)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("m%05d", i+1)
+	}
+	for name, s := range map[string]testenv.Hot{
+		"published":  {SQL: publishedSQL, Args: []any{ids, ids, ids}},
+		"denied":     {SQL: deniedSQL, Args: []any{ids, ids, ids, 12, time.Second, time.Minute}},
+		"unknown":    {SQL: unknownSQL, Args: []any{ids, ids, ids, time.Second}},
+		"given back": {SQL: givenBackSQL, Args: []any{ids, ids, ids}},
+		"failed":     {SQL: failedSQL, Args: []any{ids, ids, ids}},
+		"renew":      {SQL: renewSQL, Args: []any{ids, ids, time.Minute}},
+	} {
+		s.Indexes = []string{"outbox_messages_pkey"}
+		t.Run(name, func(t *testing.T) { s.Check(t, db) })
+	}
+}
+
 // inserted is the statement that stores n messages, and its arguments.
 func inserted(t *testing.T, n int) (sql string, args []any) {
 	t.Helper()
