@@ -295,27 +295,3 @@ func TestHotSKUCostsOneUpdatePerBatch(t *testing.T) {
 	}
 	b.wantRows(stockQuery, "(SKU-1,1000000,251)")
 }
-
-func BenchmarkHandle(b *testing.B) {
-	for _, skus := range []int{1, 1000} {
-		b.Run(fmt.Sprintf("skus=%d", skus), func(b *testing.B) {
-			bench := newBench(b)
-			bench.exec(`delete from stock`)
-			bench.exec(`insert into stock (sku, on_hand) select 'SKU-' || n, 1000000000 from generate_series(0, 999) n`)
-			const size = 250
-			b.ReportAllocs()
-			orders := 0
-			for b.Loop() {
-				b.StopTimer()
-				batch := make([]rabbit.Delivery, size)
-				for i := range batch {
-					orders++
-					batch[i] = created(fmt.Sprintf("ORD-%08d", orders), fmt.Sprintf("SKU-%d×1", orders%skus))
-				}
-				b.StartTimer()
-				bench.handle(batch...)
-			}
-			b.ReportMetric(float64(orders)/b.Elapsed().Seconds(), "msg/s")
-		})
-	}
-}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -490,19 +489,4 @@ func TestDatabaseRestart(t *testing.T) {
 	}
 	all.Wait()
 	f.wantOrders(t, senders*each)
-}
-
-func BenchmarkPlace(b *testing.B) {
-	f := setup(b, func(c *Config) { c.Logger = slog.New(slog.DiscardHandler) })
-	n := newOrder{CustomerID: "C10086", Amount: "199.00", Currency: "CNY", Items: []events.Item{{SKU: "SKU-1", Quantity: 2}}}
-	b.SetParallelism(8)
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			if _, err := f.place(b.Context(), n, "", ""); err != nil {
-				b.Error(err)
-				return
-			}
-		}
-	})
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "orders/s")
 }

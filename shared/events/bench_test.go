@@ -1,0 +1,34 @@
+package events_test
+
+import (
+	"testing"
+
+	"example.com/baton/internal/bench"
+	"example.com/baton/shared/events"
+)
+
+func BenchmarkDecode(b *testing.B) {
+	body := bench.Samples(1, "b")[0].Payload
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := events.Decode(body); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkEncode(b *testing.B) {
+	body := bench.Samples(1, "b")[0].Payload
+	e, err := events.Decode(body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := events.Encode(e); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
