@@ -130,7 +130,7 @@ func (f *forwarder) publishAndWait(ctx context.Context, exchange string, msg amq
 		return fmt.Errorf("%w: %s", outbox.ErrUnreachable, f.finals.State().Problem)
 	}
 	outcome := make(chan error, 1)
-	f.finals.publish(ctx, exchange, f.Queue.Name, msg, func(err error) { outcome <- err })
+	f.finals.publish(ctx, outgoing{exchange, f.Queue.Name, msg, func(err error) { outcome <- err }})
 	select {
 	case err := <-outcome:
 		return err

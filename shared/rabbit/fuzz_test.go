@@ -330,7 +330,7 @@ func counted(q Queue, header any) int64 {
 func checkCopy(t *testing.T, q Queue, e echo, p parked, bare bool) {
 	t.Helper()
 	msg := p.message(bare)
-	if err := sendable(q.deadExchange(), q.Name, msg); err != nil {
+	if err := (outgoing{exchange: q.deadExchange(), key: q.Name, msg: msg}).sendable(); err != nil {
 		t.Fatal(err)
 	}
 	want := amqp.Table{}

@@ -33,8 +33,8 @@ type Publisher struct {
 	// counts as unknown and its session is thrown away. Defaults to 15 seconds.
 	ConfirmTimeout time.Duration
 
-	// Observe, when set, is called with each message's id once it was written to
-	// the socket (outbox.StepSent). An error ends the session as if the
+	// Observe, when set, is called with the ids of messages once they were written
+	// to the socket (outbox.StepSent). An error ends the session as if the
 	// connection had been lost at this point.
 	Observe func(ctx context.Context, step string, ids []string) error
 	// Logger defaults to slog.Default().
@@ -118,12 +118,13 @@ func (p *Publisher) Ready(ctx context.Context) error {
 
 // Publish implements [outbox.Publisher].
 func (p *Publisher) Publish(ctx context.Context, msgs []outbox.Message, settle func(i int, err error)) {
+	batch := make([]outgoing, len(msgs))
 	for i, m := range msgs {
 		headers := make(amqp.Table, len(m.Headers))
 		for k, v := range m.Headers {
 			headers[k] = v
 		}
-		p.publish(ctx, p.Exchange, m.Type, amqp.Publishing{
+		batch[i] = outgoing{p.Exchange, m.Type, amqp.Publishing{
 			MessageId:    m.ID,
 			Type:         m.Type,
 			Timestamp:    m.OccurredAt,
@@ -132,25 +133,43 @@ func (p *Publisher) Publish(ctx context.Context, msgs []outbox.Message, settle f
 			AppId:        p.AppID,
 			Headers:      headers,
 			Body:         m.Payload,
-		}, func(err error) { settle(i, err) })
+		}, func(err error) { settle(i, err) }}
 	}
+	p.publish(ctx, batch...)
 }
 
-// publish sends one message and has settle called once with its outcome.
-func (p *Publisher) publish(ctx context.Context, exchange, key string, msg amqp.Publishing, settle func(error)) {
+// outgoing is a message on its way, and who is to be told once of its outcome.
+type outgoing struct {
+	exchange, key string
+	msg           amqp.Publishing
+	settle        func(error)
+}
+
+// publish sends messages, all in as few packets as they fit in.
+func (p *Publisher) publish(ctx context.Context, batch ...outgoing) {
 	p.sending.Lock()
 	defer p.sending.Unlock()
 	s := p.current.Load()
 	if s == nil {
-		settle(outbox.ErrUnreachable)
+		for _, o := range batch {
+			o.settle(outbox.ErrUnreachable)
+		}
 		return
 	}
-	if err := s.send(ctx, exchange, key, msg, settle); err != nil {
-		settle(err)
-		return
+	sent := make([]string, 0, len(batch))
+	s.raw.cork()
+	for _, o := range batch {
+		if err := s.send(ctx, o); err != nil {
+			o.settle(err)
+			continue
+		}
+		sent = append(sent, o.msg.MessageId)
 	}
-	if p.Observe != nil {
-		if err := p.Observe(ctx, outbox.StepSent, []string{msg.MessageId}); err != nil {
+	if err := s.raw.uncork(); err != nil {
+		s.end(err)
+	}
+	if p.Observe != nil && len(sent) > 0 {
+		if err := p.Observe(ctx, outbox.StepSent, sent); err != nil {
 			s.end(err)
 		}
 	}
@@ -222,18 +241,18 @@ func (p *Publisher) open(ctx context.Context) (*pubSession, error) {
 	return s, nil
 }
 
-// send writes one message to the socket. An error means that it was not sent and
-// will not be settled; otherwise settle is called when there is an answer, or
-// when the session ends without one.
-func (s *pubSession) send(ctx context.Context, exchange, key string, msg amqp.Publishing, settle func(error)) error {
-	if err := sendable(exchange, key, msg); err != nil {
+// send writes one message. An error means that it was not sent and will not be
+// settled; otherwise it is, when there is an answer or when the session ends
+// without one.
+func (s *pubSession) send(ctx context.Context, o outgoing) error {
+	if err := o.sendable(); err != nil {
 		return err
 	}
 	if err := s.mayPublish(ctx); err != nil {
 		return err
 	}
 	s.mu.Lock()
-	switch _, twice := s.ids[msg.MessageId]; {
+	switch _, twice := s.ids[o.msg.MessageId]; {
 	case s.isOver:
 		s.mu.Unlock()
 		<-s.slots
@@ -245,14 +264,14 @@ func (s *pubSession) send(ctx context.Context, exchange, key string, msg amqp.Pu
 		return fmt.Errorf("%w: a message with this id is in flight", outbox.ErrUnreachable)
 	}
 	// Before it is written: its confirm may be here before Publish returns.
-	f := &flying{msg.MessageId, settle, time.Now(), make(chan *amqp.DeferredConfirmation, 1)}
+	f := &flying{o.msg.MessageId, o.settle, time.Now(), make(chan *amqp.DeferredConfirmation, 1)}
 	s.ids[f.id] = struct{}{}
 	s.inFlight = append(s.inFlight, f)
 	s.mu.Unlock()
 
 	// The context is looked at above; past this point only the session's end
 	// frees a publish that is stuck in the socket.
-	answer, err := s.ch.PublishWithDeferredConfirm(exchange, key, true, false, msg)
+	answer, err := s.ch.PublishWithDeferredConfirm(o.exchange, o.key, true, false, o.msg)
 	f.answer <- answer
 	if err != nil {
 		// Some of it may have left: the message stays in flight, and is settled as
@@ -270,6 +289,7 @@ func (s *pubSession) mayPublish(ctx context.Context) error {
 	select {
 	case s.slots <- struct{}{}:
 	default:
+		s.push()
 		select {
 		case s.slots <- struct{}{}:
 		case <-s.over():
@@ -293,12 +313,20 @@ func (s *pubSession) mayPublish(ctx context.Context) error {
 	return nil
 }
 
+// push lets go of what is held back before a wait that it may be needed to end.
+func (s *pubSession) push() {
+	if err := s.raw.push(); err != nil {
+		s.end(err)
+	}
+}
+
 func (s *pubSession) await(ctx context.Context, what <-chan struct{}) error {
 	select {
 	case <-what:
 		return nil
 	default:
 	}
+	s.push()
 	select {
 	case <-what:
 		return nil
@@ -310,16 +338,18 @@ func (s *pubSession) await(ctx context.Context, what <-chan struct{}) error {
 }
 
 // sendable refuses what the protocol cannot carry and would close the session.
-func sendable(exchange, key string, msg amqp.Publishing) error {
-	for what, s := range map[string]string{"exchange": exchange, "routing key": key, "message_id": msg.MessageId, "type": msg.Type} {
-		if len(s) > 255 {
-			return fmt.Errorf("%w: %s has %d bytes, AMQP carries 255", outbox.ErrRefused, what, len(s))
+func (o outgoing) sendable() error {
+	for _, short := range [...]struct{ what, value string }{
+		{"exchange", o.exchange}, {"routing key", o.key}, {"message_id", o.msg.MessageId}, {"type", o.msg.Type},
+	} {
+		if len(short.value) > 255 {
+			return fmt.Errorf("%w: %s has %d bytes, AMQP carries 255", outbox.ErrRefused, short.what, len(short.value))
 		}
 	}
-	if err := msg.Headers.Validate(); err != nil {
+	if err := o.msg.Headers.Validate(); err != nil {
 		return fmt.Errorf("%w: headers: %w", outbox.ErrRefused, err)
 	}
-	for name := range msg.Headers {
+	for name := range o.msg.Headers {
 		if len(name) > 255 {
 			return fmt.Errorf("%w: a header's name has %d bytes, AMQP carries 255", outbox.ErrRefused, len(name))
 		}

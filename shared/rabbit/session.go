@@ -30,7 +30,7 @@ const (
 type session struct {
 	conn *amqp.Connection
 	ch   *amqp.Channel
-	raw  net.Conn
+	raw  *corkedConn
 
 	// life is done when the session has ended, whoever ended it; its cause is why.
 	life context.Context
@@ -62,10 +62,10 @@ func dial(ctx context.Context, brokerURL, name string, connect connector) (*sess
 			if err != nil {
 				return nil, err
 			}
-			s.raw = c
+			s.raw = &corkedConn{Conn: c}
 			s.opened = context.AfterFunc(ctx, func() { _ = c.Close() })
 			// For the handshake; the library lifts it afterwards.
-			return c, c.SetDeadline(time.Now().Add(dialTimeout))
+			return s.raw, c.SetDeadline(time.Now().Add(dialTimeout))
 		},
 	})
 	if err != nil {
