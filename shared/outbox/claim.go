@@ -33,6 +33,7 @@ type row struct {
 	trusted  time.Time // until when the claim may be believed without renewing it
 	alone    bool      // nothing else is in flight while this one is
 	lost     bool      // a renewal found that somebody else has it
+	due      time.Time // next_attempt_at
 	attempts int
 	tooOld   bool
 	killer   bool
@@ -62,7 +63,7 @@ const inOrder = `
 const claimSQL = `
 with candidates as materialized (
   select o.event_id from outbox_messages o
-  where ` + due + ` and o.claim_count < 2 %s
+  where ` + due + ` and o.claim_count < 2 and (o.next_attempt_at, o.event_id) > ($5, $6) %s
   order by o.next_attempt_at, o.event_id
   limit $1
   for update skip locked
@@ -161,9 +162,48 @@ const failedSQL = `
 update outbox_messages o
 set status = 'Failed', failed_at = now(), last_error = s.error, locked_by = null, locked_until = null` + settled
 
+// place is a place in the order of claims.
+type place struct {
+	due time.Time
+	id  string
+}
+
+// lateCommit is how long before it is seen a row may come into being without
+// waiting for a claim from the beginning.
+const lateCommit = time.Second
+
 // claim takes up to limit rows that are due, oldest first.
+//
+// It begins to look where the last claim ended. What is before that is in flight
+// or has left, and its index entries are stepped over by every claim that begins
+// before them, until a vacuum may remove them: that is long when somebody keeps a
+// snapshot open. A row can still turn up behind: a transaction took its time to
+// commit, a lease has run out, a claim was given back. So a claim that found
+// everything makes the next begin a little earlier, and once per Poll one begins
+// at the beginning, unless that takes long.
 func (w *worker) claim(ctx context.Context, limit int) ([]*row, error) {
-	return w.take(ctx, w.sql.claim, limit, false)
+	from, begin := w.from, time.Now()
+	sweep := w.Ordered || !begin.Before(w.sweepAt) // rows in order may have waited for others, anywhere
+	if sweep {
+		from = place{}
+	}
+	rows, err := w.take(ctx, w.sql.claim, false, limit, from.due, from.id)
+	if err != nil {
+		return nil, err
+	}
+	if sweep {
+		w.sweepAt = begin.Add(max(w.Poll, 20*time.Since(begin)))
+	}
+	if len(rows) > 0 {
+		last := place{rows[len(rows)-1].due, rows[len(rows)-1].ID}
+		if len(rows) < limit {
+			last = place{due: last.due.Add(-lateCommit)}
+		}
+		if last.due.After(w.from.due) || last.due.Equal(w.from.due) && last.id > w.from.id {
+			w.from = last
+		}
+	}
+	return rows, nil
 }
 
 // suspect looks for a row that several claims brought no outcome for.
@@ -181,10 +221,11 @@ func (w *worker) suspect(ctx context.Context, id *string) (found bool, err error
 
 // claimAlone takes the one row id, if it is still due.
 func (w *worker) claimAlone(ctx context.Context, id string) ([]*row, error) {
-	return w.take(ctx, claimAloneSQL, id, true)
+	return w.take(ctx, claimAloneSQL, true, id)
 }
 
-func (w *worker) take(ctx context.Context, sql string, what any, alone bool) ([]*row, error) {
+// take runs a claim of what, with arguments of its own at the end.
+func (w *worker) take(ctx context.Context, sql string, alone bool, what any, more ...any) ([]*row, error) {
 	// A claim whose answer nobody waits for would hold its rows for a lease.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.Lease/3)
 	defer cancel()
@@ -192,39 +233,30 @@ func (w *worker) take(ctx context.Context, sql string, what any, alone bool) ([]
 	// Before the request: the database starts the lease no earlier than this.
 	begin := time.Now()
 	trusted := begin.Add(w.trust())
-	rows, err := w.DB.Query(ctx, sql, what, claim, w.Lease, w.MaxAge)
+	rows, err := w.DB.Query(ctx, sql, append([]any{what, claim, w.Lease, w.MaxAge}, more...)...)
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
-	type found struct {
-		row
-		due time.Time
-	}
-	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (found, error) {
-		var f found
+	all, err := pgx.CollectRows(rows, func(got pgx.CollectableRow) (*row, error) {
+		r := &row{claim: claim, trusted: trusted, alone: alone}
 		var headers []byte
 		var payload string
 		var lone int
-		err := r.Scan(&f.ID, &f.Type, &f.AggregateID, &f.Sequence, &f.OccurredAt, &headers, &payload,
-			&f.attempts, &lone, &f.tooOld, &f.due)
+		err := got.Scan(&r.ID, &r.Type, &r.AggregateID, &r.Sequence, &r.OccurredAt, &headers, &payload,
+			&r.attempts, &lone, &r.tooOld, &r.due)
 		if err == nil && string(headers) != "{}" {
-			f.unreadable = json.Unmarshal(headers, &f.Headers) // somebody else's row: ours hold text only
+			r.unreadable = json.Unmarshal(headers, &r.Headers) // somebody else's row: ours hold text only
 		}
-		f.Payload = []byte(payload)
-		f.claim, f.trusted, f.alone, f.killer = claim, trusted, alone, lone > killerAfter
-		return f, err
+		r.Payload, r.killer = []byte(payload), lone > killerAfter
+		return r, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
 	w.counts.Claims.Add(1)
 	w.counts.ClaimTime.Add(int64(time.Since(begin)))
-	slices.SortFunc(all, func(a, b found) int {
+	slices.SortFunc(all, func(a, b *row) int {
 		return cmp.Or(a.due.Compare(b.due), cmp.Compare(a.ID, b.ID))
 	})
-	out := make([]*row, len(all))
-	for i := range all {
-		out[i] = &all[i].row
-	}
-	return out, nil
+	return all, nil
 }

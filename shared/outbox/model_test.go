@@ -95,7 +95,9 @@ func (m *model) run(sql string, args []any, now time.Time) *answer {
 		return m.take(now, args, true, 1, func(r *modelRow) bool { return r.ID == id })
 	case strings.HasSuffix(sql, takeSQL):
 		return m.take(now, args, false, args[0].(int), func(r *modelRow) bool {
-			return r.Claims < 2 && (!ordered || m.isNext(r))
+			from := args[4].(time.Time)
+			isAfter := r.Due.After(from) || r.Due.Equal(from) && r.ID > args[5].(string)
+			return r.Claims < 2 && isAfter && (!ordered || m.isNext(r))
 		})
 	case strings.HasPrefix(sql, "\nselect head.event_id"):
 		for _, r := range m.dueRows(now) {
@@ -276,7 +278,7 @@ func TestModelIsTheTable(t *testing.T) {
 		}
 		a, ok := args[name]
 		if !ok {
-			a = []any{7, mine, 30 * time.Second, time.Hour}
+			a = []any{7, mine, 30 * time.Second, time.Hour, time.Time{}, ""}
 		}
 		rows, err := db.Query(t.Context(), sql, a...)
 		if err != nil {

@@ -57,7 +57,7 @@ func TestHotStatementsUseTheirIndexes(t *testing.T) {
 	for i := range ids {
 		ids[i] = fmt.Sprintf("p%d", i)
 	}
-	claim := []any{500, "c", time.Minute, time.Hour}
+	claim := []any{500, "c", time.Minute, time.Hour, time.Time{}, ""}
 	settle := func(args ...any) []any { return append([]any{ids, ids, ids}, args...) }
 	one, oneArgs := inserted(t, 1)
 	many, manyArgs := inserted(t, 250)
@@ -66,7 +66,7 @@ func TestHotStatementsUseTheirIndexes(t *testing.T) {
 		"enqueue many":    {SQL: many, Args: manyArgs},
 		"claim":           {SQL: claimStatement(false), Args: claim, Indexes: []string{dispatch, key}},
 		"claim ordered":   {SQL: claimStatement(true), Args: claim, Indexes: []string{dispatch, ofAggregate, key}},
-		"claim alone":     {SQL: claimAloneSQL, Args: append([]any{"p1"}, claim[1:]...), Indexes: []string{key}},
+		"claim alone":     {SQL: claimAloneSQL, Args: append([]any{"p1"}, claim[1:4]...), Indexes: []string{key}},
 		"suspect":         {SQL: fmt.Sprintf(suspectSQL, ""), Indexes: []string{dispatch}, Sorts: true},
 		"suspect ordered": {SQL: fmt.Sprintf(suspectSQL, inOrder), Indexes: []string{dispatch, ofAggregate}, Sorts: true},
 		"published":       {SQL: publishedSQL, Args: settle(), Indexes: []string{key}},

@@ -149,6 +149,8 @@ type worker struct {
 	misconfigured atomic.Int64  // channel closes in a row
 	healed        chan struct{} // a confirm came after them
 	renewedAt     time.Time     // last look at the leases; the settler's own
+	from          place         // where the next claim begins; the claimer's own,
+	sweepAt       time.Time     // as is when one begins at the beginning again
 }
 
 // outcome is what became of a row in hand.
