@@ -44,7 +44,7 @@ func command() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(upCommand(), resetCommand(), migrateCommand(), setupCommand(), testCommand(), serversCommand(), outboxCommand(), checkCommand(), chaosCommand(), soakCommand())
+	root.AddCommand(upCommand(), resetCommand(), migrateCommand(), setupCommand(), testCommand(), serversCommand(), outboxCommand(), checkCommand(), chaosCommand(), soakCommand(), benchCommand())
 	return root
 }
 
