@@ -132,6 +132,8 @@ func (p *Publisher) Publish(ctx context.Context, msgs []outbox.Message, settle f
 			AppId:        p.AppID,
 			Headers:      headers,
 			Body:         m.Payload,
+			// Queue.Split deals out by it.
+			CorrelationId: m.AggregateID,
 		}, func(err error) { settle(i, err) })
 	}
 }
@@ -311,7 +313,7 @@ func (s *pubSession) await(ctx context.Context, what <-chan struct{}) error {
 
 // sendable refuses what the protocol cannot carry and would close the session.
 func sendable(exchange, key string, msg amqp.Publishing) error {
-	for what, s := range map[string]string{"exchange": exchange, "routing key": key, "message_id": msg.MessageId, "type": msg.Type} {
+	for what, s := range map[string]string{"exchange": exchange, "routing key": key, "message_id": msg.MessageId, "type": msg.Type, "correlation_id": msg.CorrelationId} {
 		if len(s) > 255 {
 			return fmt.Errorf("%w: %s has %d bytes, AMQP carries 255", outbox.ErrRefused, what, len(s))
 		}
