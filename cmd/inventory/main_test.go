@@ -39,7 +39,7 @@ func TestSettings(t *testing.T) {
 	const day = 24 * time.Hour
 	want := settings{logLevel: slog.LevelDebug, Config: inventory.Config{
 		HTTPAddr: "127.0.0.1:8081", DatabaseURL: "postgres://d", AMQPURL: "amqp://a", AuditEvery: 30 * time.Second,
-		QueueType: "quorum", RetryTTL: 5 * time.Second, Batch: 1, Prefetch: 500, Lease: 30 * time.Second, Poll: time.Second,
+		QueueType: "quorum", Queues: 1, RetryTTL: 5 * time.Second, Batch: 1, Prefetch: 500, Lease: 30 * time.Second, Poll: time.Second,
 		MaxEventAge: 7 * day, InboxKeep: 30 * day, ReplayWindow: 7 * day, BackupAge: 7 * day,
 		OutboxKeep: 7 * day, PruneEvery: time.Minute, Faults: true,
 	}}

@@ -26,6 +26,7 @@ var variables = map[string]string{
 	"management":    "BATON_MANAGEMENT_URL",
 	"audit-every":   "BATON_AUDIT_EVERY",
 	"queue-type":    "QUEUE_TYPE",
+	"queues":        "INVENTORY_QUEUES",
 	"retry-ttl":     "BATON_RETRY_TTL",
 	"batch":         "BATON_BATCH",
 	"prefetch":      "BATON_PREFETCH",
@@ -85,6 +86,7 @@ func (s *settings) define(fs *flag.FlagSet) {
 	text(&s.ManagementURL, "management", "", "`URL` of the broker's management API, to check bindings")
 	period(&s.AuditEvery, "audit-every", 30*time.Second, "pause between checks of the bindings")
 	text(&s.QueueType, "queue-type", "quorum", "quorum or classic")
+	number(&s.Queues, "queues", 1, "queues that share the events by a hash of the order id")
 	period(&s.RetryTTL, "retry-ttl", 2*time.Second, "wait of a failed delivery for its next attempt")
 	number(&s.Batch, "batch", 250, "most deliveries for one transaction")
 	number(&s.Prefetch, "prefetch", 500, "deliveries taken in advance")

@@ -63,7 +63,7 @@ func rawPublish(ctx context.Context, amqpURL string, msgs []outbox.Message) (per
 		}
 		err := ch.PublishWithContext(ctx, events.OrderExchange, m.Type, true, false, amqp.Publishing{
 			MessageId: m.ID, Type: m.Type, Timestamp: m.OccurredAt, ContentType: "application/json",
-			DeliveryMode: amqp.Persistent, AppId: "order", Headers: headers, Body: m.Payload,
+			DeliveryMode: amqp.Persistent, AppId: "order", CorrelationId: m.AggregateID, Headers: headers, Body: m.Payload,
 		})
 		if err != nil {
 			conn.Close()

@@ -3,6 +3,8 @@ package check
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -11,7 +13,7 @@ type backlog struct {
 	Unsettled
 	at        map[string]time.Time // of the first look, by service
 	old       int                  // rows not sent that were there at the first look
-	consumers map[string]int       // by queue
+	consumers map[string]int       // by queue, of those that are read
 }
 
 func (b backlog) any() bool { return b.Messages.Unsent > 0 || len(b.Queues) > 0 }
@@ -42,15 +44,23 @@ func readBacklog(ctx context.Context, src Sources, first *backlog) (backlog, err
 		b.old += old
 	}
 	for _, w := range []way{forth, back} {
-		for _, name := range []string{w.queue, w.queue + ".retry"} {
-			q, err := src.Broker.queue(ctx, name)
-			if err != nil {
-				return b, err
+		names, err := src.Broker.sharing(ctx, w.queue)
+		if err != nil {
+			return b, err
+		}
+		for _, main := range names {
+			for _, name := range []string{main, main + ".retry"} {
+				q, err := src.Broker.queue(ctx, name)
+				if err != nil {
+					return b, err
+				}
+				if q.Messages > 0 {
+					b.Queues[name] = q.Messages
+				}
+				if name == main {
+					b.consumers[name] = q.Consumers
+				}
 			}
-			if q.Messages > 0 {
-				b.Queues[name] = q.Messages
-			}
-			b.consumers[name] = q.Consumers
 		}
 	}
 	return b, nil
@@ -61,9 +71,9 @@ func (b backlog) stuckSince(first backlog) string {
 	if b.old > 0 && b.old >= first.old {
 		return fmt.Sprintf("none of the %d messages that were not sent at first has been sent since", first.old)
 	}
-	for _, w := range []way{forth, back} {
-		if b.Queues[w.queue] > 0 && b.consumers[w.queue] == 0 {
-			return fmt.Sprintf("nobody consumes %s", w.queue)
+	for _, name := range slices.Sorted(maps.Keys(b.consumers)) {
+		if b.Queues[name] > 0 && b.consumers[name] == 0 {
+			return fmt.Sprintf("nobody consumes %s", name)
 		}
 	}
 	return ""

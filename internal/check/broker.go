@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -43,11 +45,11 @@ func NewBroker(managementURL, vhost string) (*Broker, error) {
 	return &Broker{Lag: 12 * time.Second, api: api, vhost: vhost}, nil
 }
 
-// depth is what the broker says of a queue and its retry queue.
+// depth is what the broker says of a queue and its retry queue, and of those that
+// share its work.
 type depth struct {
-	messages  int // ready, in hands, or held by at-least-once dead-lettering
-	consumers int
-	retries   time.Duration // a message has been through all its retries after that
+	messages int           // ready, in hands, or held by at-least-once dead-lettering
+	retries  time.Duration // a message has been through all its retries after that
 }
 
 // queueInfo is a queue as the management API has it.
@@ -72,24 +74,49 @@ func (b *Broker) queue(ctx context.Context, name string) (q queueInfo, err error
 }
 
 func (b *Broker) depth(ctx context.Context, name string) (depth, error) {
-	q, err := b.queue(ctx, name)
+	names, err := b.sharing(ctx, name)
 	if err != nil {
 		return depth{}, err
 	}
-	retry, err := b.queue(ctx, name+".retry")
-	if err != nil {
-		return depth{}, err
+	var d depth
+	for _, name := range names {
+		q, err := b.queue(ctx, name)
+		if err != nil {
+			return depth{}, err
+		}
+		retry, err := b.queue(ctx, name+".retry")
+		if err != nil {
+			return depth{}, err
+		}
+		waiting, err := b.waiting(name, name+".retry")
+		if err != nil {
+			return depth{}, err
+		}
+		const retries = 4 // one more than there are
+		d.messages += max(q.Messages+retry.Messages, q.Unacked+waiting)
+		d.retries = max(d.retries, retries*time.Duration(retry.Arguments.TTL)*time.Millisecond)
 	}
-	waiting, err := b.waiting(name, name+".retry")
-	if err != nil {
-		return depth{}, err
+	return d, nil
+}
+
+// sharing names a queue and those that share its work (rabbit.Queue.Split), however
+// many there are or are left from before: "x", "x.2", "x.3".
+func (b *Broker) sharing(ctx context.Context, name string) ([]string, error) {
+	names := []string{name}
+	if b == nil {
+		return names, nil
 	}
-	const retries = 4 // one more than there are
-	return depth{
-		messages:  max(q.Messages+retry.Messages, q.Unacked+waiting),
-		consumers: q.Consumers,
-		retries:   retries * time.Duration(retry.Arguments.TTL) * time.Millisecond,
-	}, nil
+	var all []struct{ Name string }
+	if err := b.api.Do(ctx, http.MethodGet, provision.Path("queues", b.vhost)+"?columns=name", nil, &all); err != nil {
+		return nil, err
+	}
+	for _, q := range all {
+		number, found := strings.CutPrefix(q.Name, name+".")
+		if _, err := strconv.Atoi(number); found && err == nil {
+			names = append(names, q.Name)
+		}
+	}
+	return names, nil
 }
 
 // exists is an error if there is no such vhost: its queues would all look empty.

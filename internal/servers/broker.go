@@ -74,6 +74,10 @@ func advancedConfig(traced bool) string {
 `
 }
 
+// brokerPlugins has the one that inventory's --queues needs, which comes with the
+// server.
+const brokerPlugins = "[rabbitmq_consistent_hash_exchange,rabbitmq_management].\n"
+
 func brokerConfig(password, listeners string) string {
 	return listeners + `default_user = ` + brokerAdmin + `
 default_pass = ` + password + `
@@ -96,6 +100,7 @@ func (b *Broker) runner(cfg Config) (runner, error) {
 			files: map[string]string{
 				"/etc/rabbitmq/conf.d/90-baton.conf": brokerConfig(b.password, ""),
 				"/etc/rabbitmq/advanced.config":      advancedConfig(cfg.Traced),
+				"/etc/rabbitmq/enabled_plugins":      brokerPlugins,
 			},
 		}
 		b.ctl = func(ctx context.Context, args ...string) (string, error) {
@@ -164,7 +169,7 @@ func (b *Broker) runner(cfg Config) (runner, error) {
 			"rabbitmq.conf": brokerConfig(b.password, fmt.Sprintf("listeners.tcp.1 = 127.0.0.1:%d\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d\nlog.console = true\nlog.file = false\n",
 				b.amqpPort, b.httpPort)),
 			"advanced.config": advancedConfig(cfg.Traced),
-			"enabled_plugins": "[rabbitmq_management].\n",
+			"enabled_plugins": brokerPlugins,
 		},
 		data:     filepath.Join(dir, "data"),
 		complete: filepath.Join(dir, "complete"),

@@ -42,11 +42,17 @@ type Config struct {
 
 	// QueueType is "quorum" or "classic". Defaults to quorum.
 	QueueType string
+	// Queues is how many queues the orders' events are dealt out to, by a hash of
+	// the order id, each with a consumer of its own in each process. More than one
+	// needs the broker's plugin rabbitmq_consistent_hash_exchange, and all processes
+	// need the same number. Defaults to 1.
+	Queues int
 	// RetryTTL is how long a failed delivery waits for its next attempt.
 	// Defaults to 2 seconds.
 	RetryTTL time.Duration
 	// Batch is how many deliveries one transaction takes at most, and Prefetch
-	// how many the broker hands over in advance. They default to 250 and 500.
+	// how many the broker hands over in advance, of each queue. They default to 250
+	// and 500.
 	Batch, Prefetch int
 	// Lease is how long the relay's claim of an answer keeps other relays away.
 	// Defaults to 30 seconds.
@@ -91,6 +97,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.AuditEvery = cmp.Or(c.AuditEvery, 30*time.Second)
 	c.QueueType = cmp.Or(c.QueueType, "quorum")
+	c.Queues = cmp.Or(c.Queues, 1)
 	c.RetryTTL = cmp.Or(c.RetryTTL, 2*time.Second)
 	c.Batch, c.Prefetch = cmp.Or(c.Batch, 250), cmp.Or(c.Prefetch, 500)
 	c.Lease = cmp.Or(c.Lease, 30*time.Second)
@@ -119,6 +126,8 @@ func (c Config) check() error {
 		return errors.New("--management ($BATON_MANAGEMENT_URL) is not a URL like http://user:password@host:15672")
 	case c.QueueType != "quorum" && c.QueueType != "classic":
 		return fmt.Errorf("--queue-type ($QUEUE_TYPE) is %q, want quorum or classic", c.QueueType)
+	case c.Queues < 1 || c.Queues > 64:
+		return fmt.Errorf("--queues ($INVENTORY_QUEUES) is %d, want 1 to 64", c.Queues)
 	case c.Batch < 1:
 		return fmt.Errorf("--batch ($BATON_BATCH) is %d, want 1 or more", c.Batch)
 	case c.Prefetch < 1 || c.Prefetch > 65535:

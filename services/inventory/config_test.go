@@ -23,6 +23,7 @@ func TestBadConfigNamesTheSetting(t *testing.T) {
 		{"broker port", func(c *Config) { c.AMQPURL = "amqp://u:S3cr3t/1@h" }, []string{"INVENTORY_AMQP_URL"}},
 		{"management", func(c *Config) { c.ManagementURL = "u:S3cr3t@h" }, []string{"BATON_MANAGEMENT_URL"}},
 		{"queue type", func(c *Config) { c.QueueType = "stream" }, []string{"QUEUE_TYPE", "stream"}},
+		{"queues", func(c *Config) { c.Queues = 65 }, []string{"INVENTORY_QUEUES", "65"}},
 		{"batch", func(c *Config) { c.Batch = -1 }, []string{"BATON_BATCH", "-1"}},
 		{"prefetch", func(c *Config) { c.Prefetch = 70000 }, []string{"BATON_PREFETCH", "70000"}},
 		{"audit", func(c *Config) { c.AuditEvery = -time.Second }, []string{"BATON_AUDIT_EVERY", "-1s"}},

@@ -42,7 +42,7 @@ func (s *service) getReady(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), readyTimeout)
 	defer cancel()
 	checks := append(s.databaseChecks(ctx),
-		brokerCheck("consumer", s.consumer.State()),
+		brokerCheck("consumer", s.queues.state()),
 		brokerCheck("publisher", s.publisher.State()),
 		bindingsCheck(s.audit.State()))
 	worst, code := statusOK, http.StatusOK

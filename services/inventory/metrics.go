@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"example.com/baton/shared/outbox"
+	"example.com/baton/shared/rabbit"
 )
 
 // metrics is what /metrics shows. It has a registry of its own, so that several
@@ -44,7 +45,7 @@ func newMetrics(s *service) *metrics {
 }
 
 func (m *metrics) registerCounters(s *service) {
-	relay, consumer := s.relay.Counts(), s.consumer.Counts()
+	relay, consumed := s.relay.Counts(), s.queues.sum
 	outcome := func(o string) prometheus.Labels { return prometheus.Labels{"outcome": o} }
 	for _, c := range []struct {
 		name, help string
@@ -61,11 +62,11 @@ func (m *metrics) registerCounters(s *service) {
 		{"baton_relay_outcomes_total", "What became of messages sent.", outcome("misconfigured"), relay.Misconfigured.Load},
 		{"baton_relay_lease_lost_total", "Outcomes that came after another relay had claimed the row.", nil, relay.LeaseLost.Load},
 		{"baton_relay_failed_total", "Messages given up and kept.", nil, relay.Failed.Load},
-		{"baton_consumer_received_total", "Deliveries received.", nil, consumer.Received.Load},
-		{"baton_consumer_redelivered_total", "Deliveries that had been delivered before.", nil, consumer.Redelivered.Load},
-		{"baton_consumer_acked_total", "Deliveries acknowledged.", nil, consumer.Acked.Load},
-		{"baton_consumer_retried_total", "Deliveries sent round the retry queue.", nil, consumer.Retried.Load},
-		{"baton_consumer_dead_lettered_total", "Deliveries sent to the final dead-letter queue.", nil, consumer.DeadLettered.Load},
+		{"baton_consumer_received_total", "Deliveries received.", nil, consumed(func(c *rabbit.ConsumerCounts) int64 { return c.Received.Load() })},
+		{"baton_consumer_redelivered_total", "Deliveries that had been delivered before.", nil, consumed(func(c *rabbit.ConsumerCounts) int64 { return c.Redelivered.Load() })},
+		{"baton_consumer_acked_total", "Deliveries acknowledged.", nil, consumed(func(c *rabbit.ConsumerCounts) int64 { return c.Acked.Load() })},
+		{"baton_consumer_retried_total", "Deliveries sent round the retry queue.", nil, consumed(func(c *rabbit.ConsumerCounts) int64 { return c.Retried.Load() })},
+		{"baton_consumer_dead_lettered_total", "Deliveries sent to the final dead-letter queue.", nil, consumed(func(c *rabbit.ConsumerCounts) int64 { return c.DeadLettered.Load() })},
 		{"baton_database_waits_total", "Times that a connection had to be waited for.", nil, func() int64 { return s.db.Stat().EmptyAcquireCount() }},
 	} {
 		m.registry.MustRegister(prometheus.NewCounterFunc(
@@ -78,12 +79,13 @@ func (m *metrics) registerCounters(s *service) {
 }
 
 func (m *metrics) registerGauges(s *service) {
+	held := s.queues.sum(func(c *rabbit.ConsumerCounts) int64 { return c.Held.Load() })
 	for _, g := range []struct {
 		name, help string
 		read       func() float64
 	}{
-		{"baton_consumer_held", "Deliveries held until an outage is over.", func() float64 { return float64(s.consumer.Counts().Held.Load()) }},
-		{"baton_consumer_connected", "1 if messages are consumed.", func() float64 { return oneIf(s.consumer.State().Connected) }},
+		{"baton_consumer_held", "Deliveries held until an outage is over.", func() float64 { return float64(held()) }},
+		{"baton_consumer_connected", "1 if messages are consumed, from each queue.", func() float64 { return oneIf(s.queues.state().Connected) }},
 		{"baton_publisher_connected", "1 if messages can be sent.", func() float64 { return oneIf(s.publisher.State().Connected) }},
 		{"baton_bindings_missing", "Bindings that must exist and do not, as of the last audit.", func() float64 { return float64(len(s.audit.State().Missing)) }},
 		{"baton_bindings_checked", "1 if the last audit could look at the bindings.", func() float64 { return oneIf(s.audit.State().Checked) }},

@@ -26,7 +26,7 @@ type service struct {
 	log *slog.Logger
 	db  *pgxpool.Pool
 
-	consumer  *rabbit.Consumer  // takes the orders' events
+	queues    queues            // the orders' events
 	relay     *outbox.Relay     // sends the answers,
 	publisher *rabbit.Publisher // by way of this
 	audit     *rabbit.Audit
@@ -100,15 +100,22 @@ func newService(cfg Config, db *pgxpool.Pool) *service {
 		wake:  s.relay.Wake,
 		count: func(o outcome) { s.metrics.booked(o) },
 	}
-	s.consumer = &rabbit.Consumer{
-		URL: cfg.AMQPURL, Queue: queue, Prefetch: cfg.Prefetch, Batch: cfg.Batch,
-		Handle:   h.Handle,
-		Suspects: inbox.Suspects{DB: db, Consumer: consumerName},
-		Observe:  observe, Logger: s.log,
+	s.queues = queues{queue: queue, number: cfg.Queues, url: cfg.AMQPURL, consumer: func(q rabbit.Queue) *rabbit.Consumer {
+		return &rabbit.Consumer{
+			URL: cfg.AMQPURL, Queue: q, Prefetch: cfg.Prefetch, Batch: cfg.Batch,
+			Handle:   h.Handle,
+			Suspects: inbox.Suspects{DB: db, Consumer: consumerName},
+			Observe:  observe, Logger: s.log,
+		}
+	}}
+	var bindings []rabbit.Binding
+	for _, q := range queue.Split(cfg.Queues) {
+		s.queues.add(q)
+		bindings = append(bindings, q.Bindings()...)
 	}
 	s.audit = &rabbit.Audit{
 		ManagementURL: cfg.ManagementURL, AMQPURL: cfg.AMQPURL,
-		Bindings: append(queue.Bindings(), subscriptions...),
+		Bindings: append(bindings, subscriptions...), Unwanted: queue.Unwanted(cfg.Queues),
 		Interval: cfg.AuditEvery, Repair: s.repair, Logger: s.log,
 	}
 	s.metrics = newMetrics(s)
@@ -123,12 +130,14 @@ var subscriptions = []rabbit.Binding{
 	{Exchange: events.InventoryExchange, Queue: "order.inventory-events", Key: events.InventoryRejected},
 }
 
-// repair declares the consumer's topology anew when a part of it is missing.
+// repair declares the consumers' topology anew when a part of it is missing.
 // What belongs to others is theirs to repair.
 func (s *service) repair(missing error) {
 	for _, b := range s.audit.State().Missing {
 		if b.Queue != subscriptions[0].Queue {
-			s.consumer.Reset(missing)
+			for _, c := range s.queues.all() {
+				c.Reset(missing)
+			}
 			return
 		}
 	}
@@ -137,7 +146,7 @@ func (s *service) repair(missing error) {
 // work does everything but HTTP until ctx is done.
 func (s *service) work(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.consumer.Run(ctx) })
+	g.Go(func() error { return s.queues.consume(ctx) })
 	g.Go(func() error { return s.relayAndPublish(ctx) })
 	g.Go(func() error { return s.audit.Run(ctx) })
 	g.Go(func() error { s.prune(ctx); return nil })

@@ -126,8 +126,8 @@ func (m Message) valid() error {
 		return fmt.Errorf("enqueue: event id has %d bytes, want 1 to 255", len(m.ID))
 	case m.Type == "" || len(m.Type) > 255:
 		return fmt.Errorf("enqueue %s: type has %d bytes, want 1 to 255", m.ID, len(m.Type))
-	case m.AggregateID == "":
-		return fmt.Errorf("enqueue %s: no aggregate id", m.ID)
+	case m.AggregateID == "" || len(m.AggregateID) > 255:
+		return fmt.Errorf("enqueue %s: aggregate id has %d bytes, want 1 to 255", m.ID, len(m.AggregateID))
 	case m.Sequence < 1:
 		return fmt.Errorf("enqueue %s: sequence is %d, want 1 or more", m.ID, m.Sequence)
 	case m.OccurredAt.IsZero():

@@ -197,15 +197,16 @@ func TestEnqueueRefusesWhatNoBrokerCouldCarry(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 256)
 	for name, spoil := range map[string]func(*outbox.Message){
-		"no id":        func(m *outbox.Message) { m.ID = "" },
-		"long id":      func(m *outbox.Message) { m.ID = long },
-		"no type":      func(m *outbox.Message) { m.Type = "" },
-		"long type":    func(m *outbox.Message) { m.Type = long },
-		"no aggregate": func(m *outbox.Message) { m.AggregateID = "" },
-		"sequence 0":   func(m *outbox.Message) { m.Sequence = 0 },
-		"no time":      func(m *outbox.Message) { m.OccurredAt = time.Time{} },
-		"long header":  func(m *outbox.Message) { m.Headers = map[string]string{long: ""} },
-		"much headers": func(m *outbox.Message) { m.Headers = map[string]string{"x": strings.Repeat("x", 65<<10)} },
+		"no id":          func(m *outbox.Message) { m.ID = "" },
+		"long id":        func(m *outbox.Message) { m.ID = long },
+		"no type":        func(m *outbox.Message) { m.Type = "" },
+		"long type":      func(m *outbox.Message) { m.Type = long },
+		"no aggregate":   func(m *outbox.Message) { m.AggregateID = "" },
+		"long aggregate": func(m *outbox.Message) { m.AggregateID = strings.Repeat("a", 256) },
+		"sequence 0":     func(m *outbox.Message) { m.Sequence = 0 },
+		"no time":        func(m *outbox.Message) { m.OccurredAt = time.Time{} },
+		"long header":    func(m *outbox.Message) { m.Headers = map[string]string{long: ""} },
+		"much headers":   func(m *outbox.Message) { m.Headers = map[string]string{"x": strings.Repeat("x", 65<<10)} },
 	} {
 		m := message("A", 1)
 		spoil(&m)

@@ -27,7 +27,10 @@ type Audit struct {
 	ManagementURL string
 	AMQPURL       string // names the vhost
 	Bindings      []Binding
-	Interval      time.Duration // defaults to 30 seconds
+	// Unwanted, when set, tells which bindings of a queue must not be there. They
+	// are reported and not repaired.
+	Unwanted func(Binding) bool
+	Interval time.Duration // defaults to 30 seconds
 	// Repair, when set, is called when a binding is missing in two looks in a row:
 	// when everything starts at once, the first may just have come too early.
 	Repair func(missing error)
@@ -41,7 +44,7 @@ type Audit struct {
 type AuditState struct {
 	Checked bool      // false: the management API was not asked or did not answer
 	Missing []Binding // bindings that must exist and do not
-	Problem string    // why nothing was checked, or what is missing and what to do
+	Problem string    // why nothing was checked, or what is missing or too much and what to do
 }
 
 // State returns what the last audit found.
@@ -103,7 +106,7 @@ func (a *Audit) set(s AuditState) {
 }
 
 func (a *Audit) check(ctx context.Context) AuditState {
-	found, err := a.list(ctx)
+	found, unwanted, err := a.list(ctx)
 	if err != nil {
 		return AuditState{Problem: "bindings not checked: " + err.Error()}
 	}
@@ -118,19 +121,22 @@ func (a *Audit) check(ctx context.Context) AuditState {
 	if len(names) > 0 {
 		state.Problem = "bindings missing, their messages go nowhere: " + strings.Join(names, ", ") +
 			" (the service that owns the queue binds it again when it connects)"
+	} else if len(unwanted) > 0 {
+		state.Problem = "bindings of another number of queues: " + strings.Join(unwanted, ", ") +
+			" (give all processes the same number, then start one of them again)"
 	}
 	return state
 }
 
-// list asks for the bindings of the vhost.
-func (a *Audit) list(ctx context.Context) (map[Binding]bool, error) {
+// list asks for the bindings of the vhost, and tells which of them are unwanted.
+func (a *Audit) list(ctx context.Context) (found map[Binding]bool, unwanted []string, err error) {
 	u, err := url.Parse(a.ManagementURL)
 	if err != nil {
-		return nil, errors.New("the management URL cannot be parsed")
+		return nil, nil, errors.New("the management URL cannot be parsed")
 	}
 	broker, err := amqp.ParseURI(a.AMQPURL)
 	if err != nil {
-		return nil, withoutURL(err)
+		return nil, nil, withoutURL(err)
 	}
 	user := u.User
 	u.User = nil
@@ -139,7 +145,7 @@ func (a *Audit) list(ctx context.Context) (map[Binding]bool, error) {
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if user != nil {
 		password, _ := user.Password()
@@ -147,11 +153,11 @@ func (a *Audit) list(ctx context.Context) (map[Binding]bool, error) {
 	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer func() { _ = res.Body.Close() }()
 	if res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("management API answered %s for user %q", res.Status, user.Username())
+		return nil, nil, fmt.Errorf("management API answered %s for user %q", res.Status, user.Username())
 	}
 	var listed []struct {
 		Source, Destination string
@@ -159,13 +165,15 @@ func (a *Audit) list(ctx context.Context) (map[Binding]bool, error) {
 		RoutingKey          string `json:"routing_key"`
 	}
 	if err := json.NewDecoder(io.LimitReader(res.Body, 64<<20)).Decode(&listed); err != nil {
-		return nil, fmt.Errorf("management API: %w", err)
+		return nil, nil, fmt.Errorf("management API: %w", err)
 	}
-	found := make(map[Binding]bool, len(listed))
-	for _, b := range listed {
-		if b.DestinationType == "queue" {
-			found[Binding{b.Source, b.Destination, b.RoutingKey}] = true
+	found = make(map[Binding]bool, len(listed))
+	for _, l := range listed {
+		b := Binding{l.Source, l.Destination, l.RoutingKey}
+		found[b] = true
+		if l.DestinationType == "queue" && a.Unwanted != nil && a.Unwanted(b) {
+			unwanted = append(unwanted, b.String())
 		}
 	}
-	return found, nil
+	return found, unwanted, nil
 }

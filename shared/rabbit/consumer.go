@@ -121,7 +121,16 @@ func (c *Consumer) Run(ctx context.Context) error {
 	var background sync.WaitGroup
 	background.Go(func() { _ = finals.Run(finalsCtx) })
 
-	keep(ctx, log, &c.status, c.open, func(s *session) {
+	ctx, gone := context.WithCancel(ctx)
+	defer gone()
+	open := func(ctx context.Context) (*session, error) {
+		s, err := c.open(ctx)
+		if c.Queue.leftover && isMissing(err) {
+			gone()
+		}
+		return s, err
+	}
+	keep(ctx, log, &c.status, open, func(s *session) {
 		c.current.Store(s)
 		c.status.connected()
 		c.serve(ctx, s, finals, log)

@@ -93,12 +93,12 @@ const forwardTimeout = 20 * time.Second
 
 // forward publishes a copy, waits for its confirm and acks the original.
 func (f *forwarder) forward(ctx context.Context, p parked, tries int) error {
-	exchange := f.Queue.retryExchange()
+	exchange, key := f.Queue.retryExchange(), f.Queue.Name
 	if p.dead {
-		exchange = f.Queue.deadExchange()
+		exchange, key = f.Queue.deadExchange(), f.Queue.deadKey()
 	}
 	msg := p.message(tries > 3) // headers that fill their frame leave no room for ours
-	if err := f.publishAndWait(ctx, exchange, msg); err != nil {
+	if err := f.publishAndWait(ctx, exchange, key, msg); err != nil {
 		return err
 	}
 	if p.dead {
@@ -123,14 +123,14 @@ func (f *forwarder) forward(ctx context.Context, p parked, tries int) error {
 	return nil
 }
 
-func (f *forwarder) publishAndWait(ctx context.Context, exchange string, msg amqp.Publishing) error {
+func (f *forwarder) publishAndWait(ctx context.Context, exchange, key string, msg amqp.Publishing) error {
 	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
 	defer cancel()
 	if err := f.finals.Ready(ctx); err != nil {
 		return fmt.Errorf("%w: %s", outbox.ErrUnreachable, f.finals.State().Problem)
 	}
 	outcome := make(chan error, 1)
-	f.finals.publish(ctx, outgoing{exchange, f.Queue.Name, msg, func(err error) { outcome <- err }})
+	f.finals.publish(ctx, outgoing{exchange, key, msg, func(err error) { outcome <- err }})
 	select {
 	case err := <-outcome:
 		return err
@@ -148,7 +148,7 @@ func (q Queue) declareDead(ch *amqp.Channel) error {
 	if _, err := ch.QueueDeclare(q.DeadName(), true, false, false, false, q.args("")); err != nil {
 		return fmt.Errorf("declare queue %s: %w", q.DeadName(), err)
 	}
-	if err := ch.QueueBind(q.DeadName(), q.Name, q.deadExchange(), false, nil); err != nil {
+	if err := ch.QueueBind(q.DeadName(), q.deadKey(), q.deadExchange(), false, nil); err != nil {
 		return fmt.Errorf("bind queue %s: %w", q.DeadName(), err)
 	}
 	return nil

@@ -133,6 +133,8 @@ func (p *Publisher) Publish(ctx context.Context, msgs []outbox.Message, settle f
 			AppId:        p.AppID,
 			Headers:      headers,
 			Body:         m.Payload,
+			// Queue.Split deals out by it.
+			CorrelationId: m.AggregateID,
 		}, func(err error) { settle(i, err) }}
 	}
 	p.publish(ctx, batch...)
@@ -340,7 +342,8 @@ func (s *pubSession) await(ctx context.Context, what <-chan struct{}) error {
 // sendable refuses what the protocol cannot carry and would close the session.
 func (o outgoing) sendable() error {
 	for _, short := range [...]struct{ what, value string }{
-		{"exchange", o.exchange}, {"routing key", o.key}, {"message_id", o.msg.MessageId}, {"type", o.msg.Type},
+		{"exchange", o.exchange}, {"routing key", o.key},
+		{"message_id", o.msg.MessageId}, {"type", o.msg.Type}, {"correlation_id", o.msg.CorrelationId},
 	} {
 		if len(short.value) > 255 {
 			return fmt.Errorf("%w: %s has %d bytes, AMQP carries 255", outbox.ErrRefused, short.what, len(short.value))

@@ -399,12 +399,13 @@ func TestUnsendableIsRefused(t *testing.T) {
 	vhost := testenv.Vhost(t)
 	p := publisher(t, vhost)
 	bound(t, testenv.Channel(t, vhost), "q", "routable", nil)
-	msgs := messages("m", "routable", 3)
+	msgs := messages("m", "routable", 4)
 	msgs[1].Type = strings.Repeat("é", 150) // 300 bytes
+	msgs[3].AggregateID = strings.Repeat("é", 150)
 	var o outcomes
 	o.publish(t.Context(), p, msgs)
 	got := o.wait(t)
-	if !errors.Is(got["m00001"], outbox.ErrRefused) || got["m00000"] != nil || got["m00002"] != nil {
+	if !errors.Is(got["m00001"], outbox.ErrRefused) || !errors.Is(got["m00003"], outbox.ErrRefused) || got["m00000"] != nil || got["m00002"] != nil {
 		t.Errorf("got %v", got)
 	}
 }

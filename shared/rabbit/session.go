@@ -218,6 +218,8 @@ func describe(err error) string {
 		hint = "it exists with other arguments: drain and delete it, or start with the settings it was made with"
 	case amqp.NotAllowed:
 		hint = "check that the vhost exists and the user may use it"
+	case amqp.CommandInvalid: // of what we declare, only the hash can be unknown
+		hint = "enable the plugin rabbitmq_consistent_hash_exchange at the broker, or have one queue"
 	default:
 		return err.Error()
 	}
