@@ -193,6 +193,9 @@ func loopback(addr string) bool {
 // becomes an error with a name, long before the broker loses patience with a
 // delivery.
 var timeouts = map[string]string{
+	"enable_seqscan":                      "off",
+	"plan_cache_mode": "force_generic_plan",
+	"jit":                                 "off",
 	"lock_timeout":                        "5s",
 	"statement_timeout":                   "15s",
 	"idle_in_transaction_session_timeout": "15s",

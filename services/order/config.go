@@ -200,6 +200,9 @@ func loopback(addr string) bool {
 // timeouts end what waits in the database for somebody who was stopped in the
 // middle of a transaction.
 var timeouts = map[string]string{
+	"enable_seqscan":                      "off",
+	"plan_cache_mode": "force_generic_plan",
+	"jit":                                 "off",
 	"lock_timeout":                        "5s",
 	"statement_timeout":                   "15s",
 	"idle_in_transaction_session_timeout": "15s",

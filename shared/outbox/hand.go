@@ -112,6 +112,12 @@ func (h *hand) rest() []outcome {
 	return left
 }
 
+func (h *hand) size() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.rows)
+}
+
 // waitBelow blocks until fewer than n rows are in hand, or returns the error of
 // ctx.
 func (h *hand) waitBelow(ctx context.Context, n int) error {

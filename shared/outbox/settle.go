@@ -12,8 +12,8 @@ import (
 // settleAtOnce bounds how many outcomes one flush writes.
 const settleAtOnce = 1000
 
-// settleLoop writes outcomes down, as many at once as have come in while the
-// last were being written, and renews the leases of what is in hand.
+// settleLoop writes outcomes down, as many at once as have come in or are about
+// to, and renews the leases of what is in hand.
 func (w *worker) settleLoop(ctx context.Context) {
 	renew := time.NewTicker(w.Lease / 3)
 	defer renew.Stop()
@@ -30,13 +30,28 @@ func (w *worker) settleLoop(ctx context.Context) {
 	}
 }
 
+// linger is how long outcomes wait for others that are about to come: a claim's
+// worth of them costs little more to write down than one. Nobody waits for it.
+const linger = 5 * time.Millisecond
+
 func (w *worker) collect(first outcome) []outcome {
 	batch := []outcome{first}
+	late := time.NewTimer(linger)
+	defer late.Stop()
 	for len(batch) < settleAtOnce {
 		select {
 		case o := <-w.outcomes:
 			batch = append(batch, o)
+			continue
 		default:
+		}
+		if w.hand.size() <= len(batch) { // there are no others
+			return batch
+		}
+		select {
+		case o := <-w.outcomes:
+			batch = append(batch, o)
+		case <-late.C:
 			return batch
 		}
 	}
