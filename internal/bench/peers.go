@@ -54,7 +54,7 @@ func (r *run) peers(ctx context.Context) error {
 		if err := errors.Join(r.stop(ctx), r.ownQueue(ctx)); err != nil {
 			return err
 		}
-		consumed, err := r.consume(ctx, Samples(messages, r.prefix()), r.stack.Inventories[0])
+		consumed, err := r.consume(ctx, Samples(messages, r.prefix()))
 		if err != nil {
 			return err
 		}

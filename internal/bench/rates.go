@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
 
 	"example.com/baton/internal/stack"
+	"example.com/baton/services/inventory"
 	"example.com/baton/shared/outbox"
 )
 
@@ -105,19 +108,24 @@ func (r *run) consumers(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		spread, err := r.consume(ctx, Samples(messages, r.prefix()), r.stack.Inventories[0])
+		spread, err := r.consume(ctx, Samples(messages, r.prefix()))
+		if err != nil {
+			return err
+		}
+		oneSKU, err := r.consume(ctx, Samples(messages, r.prefix(), hot))
+		if err != nil {
+			return err
+		}
+		whole, err := r.consume(ctx, Samples(messages, r.prefix()), r.stack.Inventories[0])
 		if err != nil {
 			return err
 		}
 		if err := r.allocations(ctx, r.stack.Inventories[0], messages); err != nil {
 			return err
 		}
-		oneSKU, err := r.consume(ctx, Samples(messages, r.prefix(), hot), r.stack.Inventories[0])
-		if err != nil {
-			return err
-		}
 		r.note("C1", Pair{raw, spread})
 		r.note("C3", Pair{spread, oneSKU})
+		r.note("C1.whole", Pair{raw, whole})
 	}
 	return r.stop(ctx)
 }
@@ -134,12 +142,21 @@ func (r *run) preload(ctx context.Context, msgs []outbox.Message) error {
 	return err
 }
 
-// consume has messages handled by inventory processes, which go on running.
+// consume has messages handled by inventory processes, which go on running. Without
+// one it is inventory's consumer alone, in this process: nobody sends the answers
+// that it stores.
 func (r *run) consume(ctx context.Context, msgs []outbox.Message, by ...*stack.Process) (perSecond float64, err error) {
 	if err := r.preload(ctx, msgs); err != nil {
 		return 0, err
 	}
-	if err := r.start(ctx, by...); err != nil {
+	if len(by) > 0 {
+		err = r.start(ctx, by...)
+	} else {
+		var stop func() error
+		stop, err = r.consumeHere(ctx)
+		defer func() { err = errors.Join(err, stop()) }()
+	}
+	if err != nil {
 		return 0, err
 	}
 	// The table is counted only when the queue is nearly empty: counting it costs.
@@ -157,6 +174,34 @@ func (r *run) consume(ctx context.Context, msgs []outbox.Message, by ...*stack.P
 		return 0, errors.Join(err, fmt.Errorf("%d orders are reserved for %d messages", n, len(msgs)))
 	}
 	return perSecond, nil
+}
+
+// consumeHere runs the consumer of inventory until stop is called.
+func (r *run) consumeHere(ctx context.Context) (stop func() error, err error) {
+	none := func() error { return nil }
+	url, err := r.stack.ServiceURL(stack.Inventory)
+	if err != nil {
+		return none, err
+	}
+	db, err := pgxpool.New(ctx, url+"&plan_cache_mode=force_generic_plan&enable_seqscan=off&jit=off")
+	if err != nil {
+		return none, err
+	}
+	consumer, err := inventory.NewConsumer(inventory.Config{
+		DatabaseURL: url, AMQPURL: r.amqpURL, HTTPAddr: "127.0.0.1:0", Logger: slog.New(slog.DiscardHandler),
+	}, db)
+	if err != nil {
+		db.Close()
+		return none, err
+	}
+	consuming, cancel := context.WithCancel(ctx)
+	var g errgroup.Group
+	g.Go(func() error { return consumer.Run(consuming) })
+	return func() error {
+		cancel()
+		defer db.Close()
+		return g.Wait()
+	}, nil
 }
 
 // posting is for how long a rate of requests is measured.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -193,12 +195,18 @@ func loopback(addr string) bool {
 // becomes an error with a name, long before the broker loses patience with a
 // delivery.
 var timeouts = map[string]string{
-	"enable_seqscan":                      "off",
-	"plan_cache_mode": "force_generic_plan",
-	"jit":                                 "off",
 	"lock_timeout":                        "5s",
 	"statement_timeout":                   "15s",
 	"idle_in_transaction_session_timeout": "15s",
+}
+
+// Every statement that is run often finds its rows by an index, and its plan does
+// not depend on what it looks for. So it is planned once for each connection, and
+// a table that was empty at that moment does not have it scanned for ever after.
+var planning = map[string]string{
+	"plan_cache_mode": "force_generic_plan",
+	"enable_seqscan":  "off",
+	"jit":             "off",
 }
 
 func (c Config) poolConfig() *pgxpool.Config {
@@ -211,7 +219,11 @@ func (c Config) poolConfig() *pgxpool.Config {
 	}
 	params := pc.ConnConfig.RuntimeParams
 	params["application_name"] = cmp.Or(params["application_name"], "inventory")
-	for name, value := range timeouts {
+	settings := maps.Clone(timeouts)
+	if pc.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement { // there is no pooler in between
+		maps.Copy(settings, planning)
+	}
+	for name, value := range settings {
 		switch set, given := params[name]; {
 		case !given:
 			params[name] = value

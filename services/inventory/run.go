@@ -73,6 +73,17 @@ func Run(ctx context.Context, cfg Config) error {
 	return err
 }
 
+// NewConsumer is the consumer of [Run] by itself: it books and stores the answers,
+// which nobody sends. It is there to be measured.
+func NewConsumer(cfg Config, db *pgxpool.Pool) (*rabbit.Consumer, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := newService(cfg, db)
+	return s.queues.consumer(s.queues.queue), nil
+}
+
 // newService puts the parts together and starts none of them.
 func newService(cfg Config, db *pgxpool.Pool) *service {
 	s := &service{Config: cfg, log: cfg.Logger, db: db, ring: steps.New(0)}

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -200,12 +202,18 @@ func loopback(addr string) bool {
 // timeouts end what waits in the database for somebody who was stopped in the
 // middle of a transaction.
 var timeouts = map[string]string{
-	"enable_seqscan":                      "off",
-	"plan_cache_mode": "force_generic_plan",
-	"jit":                                 "off",
 	"lock_timeout":                        "5s",
 	"statement_timeout":                   "15s",
 	"idle_in_transaction_session_timeout": "15s",
+}
+
+// Every statement that is run often finds its rows by an index, and its plan does
+// not depend on what it looks for. So it is planned once for each connection, and
+// a table that was empty at that moment does not have it scanned for ever after.
+var planning = map[string]string{
+	"plan_cache_mode": "force_generic_plan",
+	"enable_seqscan":  "off",
+	"jit":             "off",
 }
 
 // poolConfig is DatabaseURL with what it leaves open filled in.
@@ -220,7 +228,11 @@ func (c Config) poolConfig() *pgxpool.Config {
 	if _, ok := pc.ConnConfig.RuntimeParams["application_name"]; !ok {
 		pc.ConnConfig.RuntimeParams["application_name"] = "order"
 	}
-	for name, value := range timeouts {
+	settings := maps.Clone(timeouts)
+	if pc.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement { // there is no pooler in between
+		maps.Copy(settings, planning)
+	}
+	for name, value := range settings {
 		switch set, ok := pc.ConnConfig.RuntimeParams[name]; {
 		case !ok:
 			pc.ConnConfig.RuntimeParams[name] = value

@@ -6,11 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-
-	"example.com/baton/shared/outbox"
 )
 
 // StepCommitted is the first step of an event: it is committed together with
@@ -43,8 +38,8 @@ type placed struct {
 	answer  []byte // body of the 201
 }
 
-// place stores an order and its event in one transaction and one round trip, and
-// has the event sent.
+// place stores an order and its event in one transaction and one round trip, with
+// others that are placed at that moment, and has the event sent.
 //
 // With a key it stores one order for all requests that carry the key and the
 // same content, and returns that first order to each of them.
@@ -62,27 +57,9 @@ func (s *service) place(ctx context.Context, n newOrder, key, trace string) (pla
 		return placed{}, err
 	}
 	mine := placed{o.OrderID, n.hash(), encode(o)}
-	first := mine // unless the key turns out to be another one's
-
-	b := &pgx.Batch{}
-	onlyIf := "true"
-	if key != "" {
-		b.Queue(claimKeySQL, key, mine.hash, mine.orderID, string(mine.answer))
-		onlyIf = orderIsStored
-	}
-	b.Queue(insertOrderSQL, o.OrderID, o.EventID, o.CustomerID, string(o.Amount), o.Currency, string(encode(o.Items)), o.CreatedAt.Time, key)
-	if err := outbox.QueueIf(b, onlyIf, event); err != nil {
-		return placed{}, err
-	}
-	if key != "" {
-		b.Queue(firstAnswerSQL, key).QueryRow(func(row pgx.Row) error {
-			return row.Scan(&first.orderID, &first.hash, &first.answer)
-		})
-	}
-	switch err := s.commit(ctx, b); {
-	case errors.Is(err, pgx.ErrNoRows):
-		// The key was another one's when we tried to take it, and was pruned before
-		// we could read it. Nothing is stored: the next try takes the key.
+	switch first, err := s.together.place(ctx, &placing{order: o, key: key, mine: mine, event: event}); {
+	case errors.Is(err, errKeyExpired):
+		// Nothing is stored for it: the next try takes the key.
 		return placed{}, outage("the Idempotency-Key has just expired; sending the request again makes a new order")
 	case err != nil:
 		return placed{}, fmt.Errorf("store order %s: %w", o.OrderID, err)
@@ -95,55 +72,6 @@ func (s *service) place(ctx context.Context, n newOrder, key, trace string) (pla
 		return first, nil // whoever placed it has its event sent
 	}
 	return mine, s.committed(ctx, event.ID)
-}
-
-// The batch is one transaction but several statements, each of which sees what
-// was committed before it. So a request that loses the race for its key waits
-// here until the winner has committed, and then reads the winner's answer in the
-// same round trip. In a single statement with several parts it would see neither
-// its own row nor the winner's.
-const claimKeySQL = `
-insert into idempotency_keys (key, request_hash, order_id, answer)
-values ($1, $2, $3, $4::text)
-on conflict (key) do nothing`
-
-// The order is stored unless another one has the key.
-const insertOrderSQL = `
-insert into orders (order_id, event_id, customer_id, amount, currency, items, created_at, updated_at)
-select $1, $2, $3, $4::text::numeric, $5, $6::jsonb, $7, $7
-where $8::text = '' or exists (select 1 from idempotency_keys k where k.key = $8::text and k.order_id = $1)`
-
-// The event is stored if its order was. The id of an order is used once, so the
-// row can only be that of this transaction.
-const orderIsStored = `exists (select 1 from orders where orders.order_id = m.aggregate_id)`
-
-const firstAnswerSQL = `select order_id, request_hash, answer from idempotency_keys where key = $1`
-
-// commit sends b, which is a transaction of its own: without a BEGIN in it the
-// server commits it as a whole when it has run all of it, and [pgx.BatchResults]
-// is not closed before that is known.
-func (s *service) commit(ctx context.Context, b *pgx.Batch) error {
-	conn, err := s.db.Acquire(ctx)
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	defer conn.Release()
-	return outcome(conn.SendBatch(ctx, b).Close())
-}
-
-// outcome tells errors after which nothing was changed from those that may have
-// hidden a commit.
-func outcome(err error) error {
-	var pg *pgconn.PgError
-	switch {
-	case err == nil, errors.Is(err, pgx.ErrNoRows):
-		return err
-	case errors.As(err, &pg) && pg.SeverityUnlocalized == "ERROR": // rolled back; a FATAL may come after the commit
-		return err
-	case errors.As(err, new(pgx.ErrPreprocessingBatch)), pgconn.SafeToRetry(err): // not sent
-		return err
-	}
-	return fmt.Errorf("%w: %w", errOutcomeUnknown, err)
 }
 
 // committed is called once an event is in the database.

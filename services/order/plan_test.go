@@ -37,7 +37,13 @@ func TestHotStatementsUseTheirIndexes(t *testing.T) {
 	if err := outbox.QueueIf(&b, orderIsStored, event); err != nil {
 		t.Fatal(err)
 	}
-	enqueue := b.QueuedQueries[0]
+	another := event
+	another.ID, another.AggregateID = "e2", "ORD-20260715-000002"
+	if err := outbox.QueueIf(&b, orderIsStored, event, another); err != nil {
+		t.Fatal(err)
+	}
+	queueOrders(&b, []*placing{{order: Order{OrderID: id, Amount: "1"}, key: "k1"}})
+	enqueue, placing := b.QueuedQueries, b.QueuedQueries[2].Arguments
 
 	var ids, text []string
 	for i := range 250 {
@@ -46,12 +52,12 @@ func TestHotStatementsUseTheirIndexes(t *testing.T) {
 	const key, keyPrune = "idempotency_keys_pkey", "ix_idempotency_keys_prune"
 	page := []any{firstPage.at, "", defaultPage + 1}
 	for name, s := range map[string]testenv.Hot{
-		"place: claim the key":     {SQL: claimKeySQL, Args: []any{"new", []byte{}, id, "{}"}},
-		"place: order without key": {SQL: insertOrderSQL, Args: []any{id, "e", "C", "1", "CNY", "[]", time.Now(), ""}},
-		"place: order with key":    {SQL: insertOrderSQL, Args: []any{id, "e", "C", "1", "CNY", "[]", time.Now(), "k1"}, Indexes: []string{key}},
-		"place: event":             {SQL: enqueue.SQL, Args: enqueue.Arguments, Indexes: []string{"orders_pkey"}},
-		"place: first answer":      {SQL: firstAnswerSQL, Args: []any{"k1"}, Indexes: []string{key}},
-		"prune keys":               {SQL: pruneKeysSQL, Args: []any{time.Hour, pruneAtOnce}, Indexes: []string{keyPrune, key}},
+		"place: claim keys":    {SQL: claimKeysSQL, Args: []any{[]string{"new"}, [][]byte{{}}, []string{id}, []string{"{}"}}, Sorts: true},
+		"place: orders":        {SQL: insertOrdersSQL, Args: placing, Indexes: []string{key}},
+		"place: event":         {SQL: enqueue[0].SQL, Args: enqueue[0].Arguments, Indexes: []string{"orders_pkey"}},
+		"place: events":        {SQL: enqueue[1].SQL, Args: enqueue[1].Arguments, Indexes: []string{"orders_pkey"}},
+		"place: first answers": {SQL: firstAnswersSQL, Args: []any{[]string{"k1"}}, Indexes: []string{key}},
+		"prune keys":           {SQL: pruneKeysSQL, Args: []any{time.Hour, pruneAtOnce}, Indexes: []string{keyPrune, key}},
 
 		"answers: lock":   {SQL: lockOrdersSQL, Args: []any{ids}, Indexes: []string{"orders_pkey"}, Sorts: true},
 		"answers: update": {SQL: updateOrdersSQL, Args: []any{ids, text, text}, Indexes: []string{"orders_pkey"}},

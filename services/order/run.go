@@ -27,9 +27,10 @@ const consumerName = "order.inventory-events"
 // service is everything a request or a message needs.
 type service struct {
 	Config
-	log     *slog.Logger
-	db      *pgxpool.Pool
-	numbers *numbers
+	log      *slog.Logger
+	db       *pgxpool.Pool
+	numbers  *numbers
+	together *together
 
 	relay     *outbox.Relay     // sends what is in the outbox,
 	publisher *rabbit.Publisher // by way of this
@@ -94,8 +95,8 @@ func closePool(db *pgxpool.Pool) {
 func newService(cfg Config, db *pgxpool.Pool) *service {
 	s := &service{
 		Config: cfg, log: cfg.Logger, db: db,
-		numbers: newNumbers(db, cfg.NumberBlock),
-		ring:    steps.New(0),
+		numbers: newNumbers(db, cfg.NumberBlock), together: newTogether(db, cfg.RequestTimeout),
+		ring: steps.New(0),
 	}
 	s.observe = s.ring.Observe
 	if cfg.Faults {
