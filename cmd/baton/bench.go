@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +15,7 @@ import (
 	"example.com/baton/internal/bench"
 	"example.com/baton/internal/record"
 	"example.com/baton/internal/servers"
+	"example.com/baton/services/inventory"
 )
 
 type benchOptions struct {
@@ -73,7 +76,7 @@ func runBench(cmd *cobra.Command, opts benchOptions) error {
 	var used servers.Kind
 	err := longRun(ctx, say, "bench", opts.kind, func(home *servers.Home, kind servers.Kind) (ok bool, err error) {
 		used = kind
-		o := bench.Options{Home: home, Kind: kind, Quick: opts.quick, Pairs: opts.pairs, Progress: say}
+		o := bench.Options{Home: home, Kind: kind, Consume: consume, Quick: opts.quick, Pairs: opts.pairs, Progress: say}
 		if opts.peers {
 			clone, err := servers.ClonePath(".")
 			if err != nil {
@@ -92,6 +95,21 @@ func runBench(cmd *cobra.Command, opts benchOptions) error {
 		file = strings.TrimSuffix(opts.writeTo, ".md") + "." + string(used) + ".json"
 	}
 	return conclude(cmd, opts.json, true, rep, rep.Text(), file, func(file string) error { return writeBench(file, rep) })
+}
+
+// consume runs inventory's consumer, and nothing else of the service.
+func consume(ctx context.Context, databaseURL, amqpURL string) error {
+	cfg := inventory.Config{DatabaseURL: databaseURL, AMQPURL: amqpURL, Logger: slog.New(slog.DiscardHandler)}
+	db, err := inventory.NewPool(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	consumer, err := inventory.NewConsumer(cfg, db)
+	if err != nil {
+		return err
+	}
+	return consumer.Run(ctx)
 }
 
 // writeBench writes docs/performance.docker.json, the section "docker" of

@@ -32,6 +32,8 @@ type Options struct {
 	Home *servers.Home
 	// Kind is how the servers run. Defaults to local.
 	Kind servers.Kind
+	// Consume runs the consumer of inventory by itself until ctx is done. Required.
+	Consume func(ctx context.Context, databaseURL, amqpURL string) error
 	// Pairs is how often each floor and the product are measured in turn. Defaults
 	// to 3, and to 1 if Quick.
 	Pairs int

@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
 	"example.com/baton/internal/stack"
-	"example.com/baton/services/inventory"
 	"example.com/baton/shared/outbox"
 )
 
@@ -178,28 +176,15 @@ func (r *run) consume(ctx context.Context, msgs []outbox.Message, by ...*stack.P
 
 // consumeHere runs the consumer of inventory until stop is called.
 func (r *run) consumeHere(ctx context.Context) (stop func() error, err error) {
-	none := func() error { return nil }
 	url, err := r.stack.ServiceURL(stack.Inventory)
 	if err != nil {
-		return none, err
-	}
-	db, err := pgxpool.New(ctx, url+"&plan_cache_mode=force_generic_plan&enable_seqscan=off&jit=off")
-	if err != nil {
-		return none, err
-	}
-	consumer, err := inventory.NewConsumer(inventory.Config{
-		DatabaseURL: url, AMQPURL: r.amqpURL, HTTPAddr: "127.0.0.1:0", Logger: slog.New(slog.DiscardHandler),
-	}, db)
-	if err != nil {
-		db.Close()
-		return none, err
+		return func() error { return nil }, err
 	}
 	consuming, cancel := context.WithCancel(ctx)
 	var g errgroup.Group
-	g.Go(func() error { return consumer.Run(consuming) })
+	g.Go(func() error { return r.Consume(consuming, url, r.amqpURL) })
 	return func() error {
 		cancel()
-		defer db.Close()
 		return g.Wait()
 	}, nil
 }

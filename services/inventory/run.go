@@ -52,7 +52,7 @@ func Run(ctx context.Context, cfg Config) error {
 			return fmt.Errorf("--http ($INVENTORY_HTTP): %w", err)
 		}
 	}
-	db, err := pgxpool.NewWithConfig(ctx, cfg.poolConfig())
+	db, err := NewPool(ctx, cfg)
 	if err != nil {
 		return errors.Join(fmt.Errorf("open database pool: %w", err), cfg.Listener.Close())
 	}
@@ -71,6 +71,15 @@ func Run(ctx context.Context, cfg Config) error {
 	err = g.Wait()
 	s.log.Info("inventory service stopped")
 	return err
+}
+
+// NewPool connects to the database with the settings of the service.
+func NewPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return pgxpool.NewWithConfig(ctx, cfg.poolConfig())
 }
 
 // NewConsumer is the consumer of [Run] by itself: it books and stores the answers,
