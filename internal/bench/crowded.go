@@ -49,7 +49,7 @@ func (r *run) crowded(ctx context.Context) error {
 		if err := r.clear(ctx); err != nil {
 			return err
 		}
-		if _, err := r.orders.Exec(ctx, backoffSQL, inBackoff); err != nil {
+		if _, err := r.orders.Exec(ctx, backoffSQL, 1, inBackoff); err != nil {
 			return err
 		}
 		waiting, err := relay(first)
@@ -79,7 +79,7 @@ func (r *run) crowded(ctx context.Context) error {
 const backoffSQL = `
 insert into outbox_messages (event_id, aggregate_id, sequence, event_type, payload, occurred_at, attempt_count, next_attempt_at, last_error)
 select 'backoff-' || n, 'backoff-' || n, 1, 'order.created', '{}', now(), 3, now() + interval '1 hour', 'unroutable'
-from generate_series(1, $1::int) n`
+from generate_series($1::int, $2::int) n`
 
 const publishedSQL = `
 insert into outbox_messages (event_id, aggregate_id, sequence, event_type, payload, occurred_at, created_at, next_attempt_at, status, published_at)

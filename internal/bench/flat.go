@@ -30,7 +30,7 @@ func (r *run) flat(ctx context.Context) error {
 			return errors.Join(err, r.vacuum(ctx))
 		}, published},
 		{"rows in backoff", func(ctx context.Context, from, to int) error {
-			_, err := r.orders.Exec(ctx, backoffSQL, to-from)
+			_, err := r.orders.Exec(ctx, backoffSQL, from+1, to)
 			return errors.Join(err, r.vacuum(ctx))
 		}, inBackoff},
 		{"inbox rows", r.growInbox, 1_000_000},

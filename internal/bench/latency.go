@@ -24,7 +24,7 @@ import (
 // idle measures from the answer of one order at a time until its event is with a
 // consumer of the broker.
 func (r *run) idle(ctx context.Context) error {
-	n, pause := 1000, 20*time.Millisecond
+	n, pause := 400, 20*time.Millisecond
 	if r.Quick {
 		n = 200
 	}
