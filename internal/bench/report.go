@@ -98,6 +98,8 @@ func (g Goal) verdict() string {
 		return "missed"
 	case g.met(g.Goal):
 		return "goal"
+	case g.Must == 0:
+		return "not yet"
 	}
 	return "must"
 }
