@@ -27,7 +27,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"example.com/baton/internal/bench"
+	"example.com/baton/internal/samples"
 	"example.com/baton/shared/outbox"
 )
 
@@ -186,7 +186,7 @@ func measure(ctx context.Context, s settings, stderr io.Writer) (res result, err
 		return res, err
 	}
 	begin := time.Now()
-	if err := w.fill(ctx, bench.Samples(s.messages, "PEER")); err != nil {
+	if err := w.fill(ctx, samples.Events(s.messages, "PEER")); err != nil {
 		return res, fmt.Errorf("fill: %w", err)
 	}
 	// What a database that has had its backlog for a while knows of its tables.

@@ -9,7 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"example.com/baton/internal/bench"
+	"example.com/baton/internal/samples"
 	"example.com/baton/internal/testenv"
 )
 
@@ -80,7 +80,7 @@ func TestWhatIsInUseIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.close()
-	if err := p.publish(t.Context(), bench.Samples(1, "TEST")[0]); err != nil {
+	if err := p.publish(t.Context(), samples.Events(1, "TEST")[0]); err != nil {
 		t.Fatal(err)
 	}
 	if err := q.holds(t.Context(), 1, 1); err != nil {
@@ -115,7 +115,7 @@ func TestReturnedIsNotPublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.close()
-	m := bench.Samples(1, "TEST")[0]
+	m := samples.Events(1, "TEST")[0]
 	m.Type = "nobody.wants.it"
 	if err := p.publish(t.Context(), m); err == nil || !strings.Contains(err.Error(), "returned") {
 		t.Errorf("got %v, want that it was returned", err)

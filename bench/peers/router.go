@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 
-	"example.com/baton/internal/bench"
 	"example.com/baton/internal/provision"
+	"example.com/baton/internal/samples"
 	"example.com/baton/migrations/inventory"
 	"example.com/baton/shared/events"
 	"example.com/baton/shared/outbox"
@@ -51,7 +51,7 @@ func openRouter(handlers, prefetch int) func(context.Context, *bed) (worker, err
 			return nil, err
 		}
 		const stock = `insert into stock (sku, on_hand) select 'SKU-B' || n, 1000000000 from generate_series(0, $1::int - 1) n`
-		if _, err := b.db.Exec(ctx, stock, bench.SKUs); err != nil {
+		if _, err := b.db.Exec(ctx, stock, samples.SKUs); err != nil {
 			return nil, fmt.Errorf("stock: %w", err)
 		}
 		config := watermillAMQP(b)

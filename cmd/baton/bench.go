@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -99,17 +98,9 @@ func runBench(cmd *cobra.Command, opts benchOptions) error {
 
 // consume runs inventory's consumer, and nothing else of the service.
 func consume(ctx context.Context, databaseURL, amqpURL string) error {
-	cfg := inventory.Config{DatabaseURL: databaseURL, AMQPURL: amqpURL, Logger: slog.New(slog.DiscardHandler)}
-	db, err := inventory.NewPool(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	consumer, err := inventory.NewConsumer(cfg, db)
-	if err != nil {
-		return err
-	}
-	return consumer.Run(ctx)
+	return inventory.Consume(ctx, inventory.Config{
+		DatabaseURL: databaseURL, AMQPURL: amqpURL, Logger: slog.New(slog.DiscardHandler),
+	})
 }
 
 // writeBench writes docs/performance.docker.json, the section "docker" of
@@ -129,13 +120,9 @@ func writeBench(file string, rep bench.Report) error {
 }
 
 func renderBench(file string) error {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
 	var rep bench.Report
-	if err := json.Unmarshal(data, &rep); err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+	if err := record.Read(file, &rep); err != nil {
+		return err
 	}
 	return writeBench(file, rep)
 }

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -97,13 +95,9 @@ func writeChaos(file string, rep chaos.Report) error {
 }
 
 func renderChaos(file string) error {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
 	var rep chaos.Report
-	if err := json.Unmarshal(data, &rep); err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+	if err := record.Read(file, &rep); err != nil {
+		return err
 	}
 	return writeChaos(file, rep)
 }

@@ -1,10 +1,7 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -87,13 +84,9 @@ func writeSoak(file string, rep soak.Report) error {
 }
 
 func renderSoak(file string) error {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
 	var rep soak.Report
-	if err := json.Unmarshal(data, &rep); err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+	if err := record.Read(file, &rep); err != nil {
+		return err
 	}
 	return writeSoak(file, rep)
 }

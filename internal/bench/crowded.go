@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"example.com/baton/internal/samples"
 	"example.com/baton/internal/stack"
 )
 
@@ -27,7 +28,7 @@ func (r *run) crowded(ctx context.Context) error {
 	}
 	first, second := r.stack.Orders[0], r.stack.Orders[1]
 	relay := func(by ...*stack.Process) (float64, error) {
-		perSecond, err := r.relayMore(ctx, "quorum", Samples(messages, r.prefix()), by...)
+		perSecond, err := r.relayMore(ctx, "quorum", samples.Events(messages, r.prefix()), by...)
 		return perSecond, errors.Join(err, r.stop(ctx))
 	}
 	for range r.Pairs {

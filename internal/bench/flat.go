@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"example.com/baton/internal/samples"
 	"example.com/baton/shared/rabbit"
 )
 
@@ -96,7 +97,7 @@ func (r *run) publishMore(ctx context.Context, from, to int) error {
 	if err := r.start(ctx, r.stack.Orders[0]); err != nil {
 		return err
 	}
-	if err := r.fill(ctx, Samples(to-from, r.prefix())); err != nil {
+	if err := r.fill(ctx, samples.Events(to-from, r.prefix())); err != nil {
 		return err
 	}
 	_, err := until(ctx, "rows not published", 0, counting(r.orders, `select count(*) from outbox_messages where published_at is null`))

@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"golang.org/x/sync/errgroup"
 
+	"example.com/baton/internal/samples"
 	"example.com/baton/shared/events"
 	"example.com/baton/shared/outbox"
 )
@@ -131,7 +132,7 @@ values ($2, $1, 1, 'order.created', $4::text::jsonb, now())`
 // rawInsert stores orders with their events on so many connections for a time,
 // and returns how many a second. Nobody may be relaying meanwhile.
 func rawInsert(ctx context.Context, db *pgxpool.Pool, connections int, lasting time.Duration) (perSecond float64, err error) {
-	payload := string(Samples(1, "raw")[0].Payload)
+	payload := string(samples.Events(1, "raw")[0].Payload)
 	const items = `[{"sku": "SKU-1", "quantity": 2}]`
 	var conns []*pgxpool.Conn
 	for range connections {

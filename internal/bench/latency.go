@@ -69,64 +69,72 @@ const loadRate = 200
 // underLoad measures from when a request was due until its answer, and until its
 // reservation is committed.
 func (r *run) underLoad(ctx context.Context) error {
+	for range r.Pairs {
+		if err := r.loaded(ctx); err != nil {
+			return err
+		}
+		if err := r.stop(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// loaded measures one pair.
+func (r *run) loaded(ctx context.Context) error {
 	lasting := 15 * time.Second
 	if r.Quick {
 		lasting = 8 * time.Second
 	}
-	for range r.Pairs {
-		if err := r.stop(ctx); err != nil {
-			return err
-		}
-		if err := r.clear(ctx); err != nil {
-			return err
-		}
-		order, inventory := r.stack.Orders[0], r.stack.Inventories[0]
-		if err := r.start(ctx, order, inventory); err != nil {
-			return err
-		}
-		// Connections, plans and caches as in a service that has been up for a while.
-		if _, err := atRate(ctx, order.URL(), loadRate, time.Second, r.prefix()); err != nil {
-			return err
-		}
-		published, err := watch(ctx, order, outbox.StepConfirmed)
+	if err := r.clear(ctx); err != nil {
+		return err
+	}
+	order, inventory := r.stack.Orders[0], r.stack.Inventories[0]
+	if err := r.start(ctx, order, inventory); err != nil {
+		return err
+	}
+	// Connections, plans and caches as in a service that has been up for a while.
+	if _, err := atRate(ctx, order.URL(), loadRate, time.Second, r.prefix()); err != nil {
+		return err
+	}
+	published, err := watch(ctx, order, outbox.StepConfirmed)
+	if err != nil {
+		return err
+	}
+	defer published.close()
+	committed, err := watch(ctx, inventory, rabbit.StepCommitted)
+	if err != nil {
+		return err
+	}
+	defer committed.close()
+	orders, err := atRate(ctx, order.URL(), loadRate, lasting, r.prefix())
+	if err != nil {
+		return err
+	}
+	var toAnswer, toPublished, toReserved []time.Duration
+	for _, o := range orders {
+		confirmed, err := published.when(ctx, o.eventID)
 		if err != nil {
 			return err
 		}
-		defer published.close()
-		committed, err := watch(ctx, inventory, rabbit.StepCommitted)
+		reserved, err := committed.when(ctx, o.eventID)
 		if err != nil {
 			return err
 		}
-		defer committed.close()
-		orders, err := atRate(ctx, order.URL(), loadRate, lasting, r.prefix())
+		toAnswer = append(toAnswer, o.answered.Sub(o.due))
+		toPublished = append(toPublished, confirmed.Sub(o.due))
+		toReserved = append(toReserved, reserved.Sub(o.due))
+	}
+	answer, reserved := latency(postWhat, toAnswer), latency(reservedWhat, toReserved)
+	r.rep.Latencies = append(r.rep.Latencies, answer, latency(publishWhat, toPublished), reserved)
+	r.note("L2", Pair{answer.P50, reserved.P50})
+	r.note("L2.99", Pair{answer.P99, reserved.P99})
+	for _, p := range []*stack.Process{order, inventory} {
+		found, err := p.Metrics(ctx)
 		if err != nil {
 			return err
 		}
-		var toAnswer, toPublished, toReserved []time.Duration
-		for _, o := range orders {
-			confirmed, err := published.when(ctx, o.eventID)
-			if err != nil {
-				return err
-			}
-			reserved, err := committed.when(ctx, o.eventID)
-			if err != nil {
-				return err
-			}
-			toAnswer = append(toAnswer, o.answered.Sub(o.due))
-			toPublished = append(toPublished, confirmed.Sub(o.due))
-			toReserved = append(toReserved, reserved.Sub(o.due))
-		}
-		answer, reserved := latency(postWhat, toAnswer), latency(reservedWhat, toReserved)
-		r.rep.Latencies = append(r.rep.Latencies, answer, latency(publishWhat, toPublished), reserved)
-		r.note("L2", Pair{answer.P50, reserved.P50})
-		r.note("L2.99", Pair{answer.P99, reserved.P99})
-		for _, p := range []*stack.Process{order, inventory} {
-			found, err := p.Metrics(ctx)
-			if err != nil {
-				return err
-			}
-			r.rep.Memory = append(r.rep.Memory, Figure{p.Service.Name, found["process_resident_memory_bytes"] / (1 << 20)})
-		}
+		r.rep.Memory = append(r.rep.Memory, Figure{p.Service.Name, found["process_resident_memory_bytes"] / (1 << 20)})
 	}
 	return nil
 }

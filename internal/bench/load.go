@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"example.com/baton/internal/clients"
+	"example.com/baton/internal/samples"
 	"example.com/baton/shared/events"
 )
 
@@ -22,7 +23,7 @@ import (
 func body(n int) []byte {
 	data, err := json.Marshal(map[string]any{
 		"customerId": "C10086", "amount": 199.00, "currency": "CNY",
-		"items": []events.Item{{SKU: fmt.Sprintf("SKU-B%d", n%SKUs), Quantity: 2}},
+		"items": []events.Item{{SKU: fmt.Sprintf("SKU-B%d", n%samples.SKUs), Quantity: 2}},
 	})
 	if err != nil {
 		panic(err) // it is ours
@@ -35,7 +36,7 @@ func body(n int) []byte {
 // The clients share the machine with what they measure, so they do as little as
 // they can: a request is written and an answer is read, without a client library.
 func post(ctx context.Context, addrs []string, connections int, lasting time.Duration, prefix string) (perSecond float64, err error) {
-	bodies := make([][]byte, SKUs)
+	bodies := make([][]byte, samples.SKUs)
 	for i := range bodies {
 		bodies[i] = body(i)
 	}
@@ -54,7 +55,7 @@ func post(ctx context.Context, addrs []string, connections int, lasting time.Dur
 			in := bufio.NewReader(conn)
 			n := 0
 			for ; time.Since(begin) < lasting && ctx.Err() == nil; n++ {
-				body := bodies[(c+n*connections)%SKUs]
+				body := bodies[(c+n*connections)%samples.SKUs]
 				_, err := fmt.Fprintf(conn, "POST /orders HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nIdempotency-Key: %s-%d-%d\r\nContent-Length: %d\r\n\r\n%s",
 					addr, prefix, c, n, len(body), body)
 				if err != nil {
@@ -111,7 +112,7 @@ func atRate(ctx context.Context, url string, rate int, lasting time.Duration, pr
 			for i := range next {
 				got, err := client.Place(ctx, i, clients.Order{
 					Customer: fmt.Sprintf("%s-%d", prefix, i),
-					Items:    []events.Item{{SKU: fmt.Sprintf("SKU-B%d", i%SKUs), Quantity: 2}},
+					Items:    []events.Item{{SKU: fmt.Sprintf("SKU-B%d", i%samples.SKUs), Quantity: 2}},
 				})
 				if err != nil {
 					return err

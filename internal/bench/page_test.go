@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -21,7 +20,8 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, kind := range []string{"docker", "local"} {
-		data, err := os.ReadFile("../../docs/performance." + kind + ".json")
+		var rep Report
+		err := record.Read("../../docs/performance."+kind+".json", &rep)
 		if errors.Is(err, fs.ErrNotExist) { // not measured yet
 			if !strings.Contains(string(page), "<!-- "+kind+" -->\n<!-- /"+kind+" -->") {
 				t.Errorf("docs/performance.md has figures of %s servers that no file has", kind)
@@ -29,10 +29,6 @@ func TestPage(t *testing.T) {
 			continue
 		}
 		if err != nil {
-			t.Fatal(err)
-		}
-		var rep Report
-		if err := json.Unmarshal(data, &rep); err != nil {
 			t.Fatal(err)
 		}
 		rendered, err := record.Section(page, kind, rep.Markdown())

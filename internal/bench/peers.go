@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"example.com/baton/internal/provision"
+	"example.com/baton/internal/samples"
 	"example.com/baton/internal/stack"
 )
 
@@ -47,14 +48,14 @@ func (r *run) peers(ctx context.Context) error {
 		return fmt.Errorf("build %s: %w\n%s", r.Peers, err, out)
 	}
 	for range r.Pairs {
-		relayed, err := r.relay(ctx, "classic", Samples(messages, r.prefix()), r.stack.Orders[0])
+		relayed, err := r.relay(ctx, "classic", samples.Events(messages, r.prefix()), r.stack.Orders[0])
 		if err != nil {
 			return err
 		}
 		if err := errors.Join(r.stop(ctx), r.ownQueue(ctx)); err != nil {
 			return err
 		}
-		consumed, err := r.consume(ctx, Samples(messages, r.prefix()))
+		consumed, err := r.consume(ctx, samples.Events(messages, r.prefix()))
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
+	"example.com/baton/internal/samples"
 	"example.com/baton/internal/stack"
 	"example.com/baton/shared/outbox"
 )
@@ -16,7 +17,7 @@ import (
 // relays compares the relay with raw publishing to a queue of a kind.
 func (r *run) relays(ctx context.Context, id, kind string) error {
 	for range r.Pairs {
-		msgs := Samples(messages, r.prefix())
+		msgs := samples.Events(messages, r.prefix())
 		if err := r.queue(kind); err != nil {
 			return err
 		}
@@ -99,22 +100,22 @@ func (r *run) consumers(ctx context.Context) error {
 		return err
 	}
 	for range r.Pairs {
-		if err := r.preload(ctx, Samples(messages, r.prefix())); err != nil {
+		if err := r.preload(ctx, samples.Events(messages, r.prefix())); err != nil {
 			return err
 		}
 		raw, err := rawConsume(ctx, r.amqpURL, inventoryQueue, messages)
 		if err != nil {
 			return err
 		}
-		spread, err := r.consume(ctx, Samples(messages, r.prefix()))
+		spread, err := r.consume(ctx, samples.Events(messages, r.prefix()))
 		if err != nil {
 			return err
 		}
-		oneSKU, err := r.consume(ctx, Samples(messages, r.prefix(), hot))
+		oneSKU, err := r.consume(ctx, samples.Events(messages, r.prefix(), hot))
 		if err != nil {
 			return err
 		}
-		whole, err := r.consume(ctx, Samples(messages, r.prefix()), r.stack.Inventories[0])
+		whole, err := r.consume(ctx, samples.Events(messages, r.prefix()), r.stack.Inventories[0])
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"golang.org/x/sync/errgroup"
 
+	"example.com/baton/internal/samples"
 	"example.com/baton/internal/stack"
 	"example.com/baton/shared/events"
 	"example.com/baton/shared/outbox"
@@ -48,7 +49,7 @@ insert into stock (sku, on_hand) select 'SKU-B' || n, 1000000000 from generate_s
 union all select $2, 1000000000`
 
 func (r *run) stockUp(ctx context.Context) error {
-	_, err := r.inventory.Exec(ctx, stockUpSQL, SKUs, hot)
+	_, err := r.inventory.Exec(ctx, stockUpSQL, samples.SKUs, hot)
 	return err
 }
 

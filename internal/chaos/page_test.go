@@ -1,7 +1,6 @@
 package chaos
 
 import (
-	"encoding/json"
 	"os"
 	"strings"
 	"testing"
@@ -18,12 +17,8 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := os.ReadFile("../../docs/chaos.json")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var rep Report
-	if err := json.Unmarshal(data, &rep); err != nil {
+	if err := record.Read("../../docs/chaos.json", &rep); err != nil {
 		t.Fatal(err)
 	}
 	rendered, err := record.Section(page, "chaos", rep.Markdown())

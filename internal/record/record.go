@@ -88,6 +88,18 @@ func Write(path string, report any, page, name, text string) error {
 	return os.WriteFile(page, rendered, 0o644)
 }
 
+// Read reads a report that Write has written.
+func Read(path string, report any) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, report); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
 // Section returns the page with the section called name set to text. The page
 // marks it by two comments, "<!-- name -->" and "<!-- /name -->".
 func Section(page []byte, name, text string) ([]byte, error) {

@@ -1,7 +1,6 @@
 package soak
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -84,12 +83,8 @@ func TestProblems(t *testing.T) {
 // docs/chaos.md shows the committed report.
 func TestPage(t *testing.T) {
 	t.Parallel()
-	data, err := os.ReadFile("../../docs/soak.json")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var rep Report
-	if err := json.Unmarshal(data, &rep); err != nil {
+	if err := record.Read("../../docs/soak.json", &rep); err != nil {
 		t.Fatal(err)
 	}
 	page, err := os.ReadFile("../../docs/chaos.md")

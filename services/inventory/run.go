@@ -52,7 +52,7 @@ func Run(ctx context.Context, cfg Config) error {
 			return fmt.Errorf("--http ($INVENTORY_HTTP): %w", err)
 		}
 	}
-	db, err := NewPool(ctx, cfg)
+	db, err := pgxpool.NewWithConfig(ctx, cfg.poolConfig())
 	if err != nil {
 		return errors.Join(fmt.Errorf("open database pool: %w", err), cfg.Listener.Close())
 	}
@@ -73,24 +73,19 @@ func Run(ctx context.Context, cfg Config) error {
 	return err
 }
 
-// NewPool connects to the database with the settings of the service.
-func NewPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
+// Consume is the consumer of [Run] by itself, until ctx is done: it books and
+// stores the answers, and nobody sends them. It is there to be measured.
+func Consume(ctx context.Context, cfg Config) error {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return pgxpool.NewWithConfig(ctx, cfg.poolConfig())
-}
-
-// NewConsumer is the consumer of [Run] by itself: it books and stores the answers,
-// which nobody sends. It is there to be measured.
-func NewConsumer(cfg Config, db *pgxpool.Pool) (*rabbit.Consumer, error) {
-	cfg, err := cfg.withDefaults()
+	db, err := pgxpool.NewWithConfig(ctx, cfg.poolConfig())
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("open database pool: %w", err)
 	}
-	s := newService(cfg, db)
-	return s.queues.consumer(s.queues.queue), nil
+	defer db.Close()
+	return newService(cfg, db).queues.consume(ctx)
 }
 
 // newService puts the parts together and starts none of them.

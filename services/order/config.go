@@ -27,10 +27,11 @@ type Config struct {
 	// DatabaseURL is the database with the schema of migrations/order. Without
 	// pool_max_conns in it, up to 16 connections are kept. Unless it says
 	// otherwise, lock_timeout is 5 s, statement_timeout and
-	// idle_in_transaction_session_timeout are 15 s; one that is set to nothing
+	// idle_in_transaction_session_timeout are 15 s, plan_cache_mode is
+	// force_generic_plan, enable_seqscan and jit are off; one that is set to nothing
 	// ("lock_timeout=") is left to the server. A pooler that hands out
-	// connections by transaction needs that for all three, and
-	// default_query_exec_mode=exec.
+	// connections by transaction needs that for the three timeouts, and
+	// default_query_exec_mode=exec, with which the other three are not set.
 	DatabaseURL string
 	// AMQPURL is the broker and the vhost.
 	AMQPURL string

@@ -21,6 +21,7 @@ type metrics struct {
 	registry   *prometheus.Registry
 	requests   *prometheus.CounterVec
 	latency    *prometheus.HistogramVec
+	inHand     prometheus.Gauge
 	duplicates prometheus.Counter
 	answers    *prometheus.CounterVec
 }
@@ -35,6 +36,9 @@ func newMetrics(s *service) *metrics {
 			Name: "baton_http_request_seconds", Help: "Time to answer an HTTP request.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"method", "route"}),
+		inHand: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "baton_http_requests_in_hand", Help: "HTTP requests not answered yet, this one too.",
+		}),
 		duplicates: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "baton_inbox_duplicates_total", Help: "Messages that the inbox knew already and that changed nothing.",
 		}),
@@ -45,7 +49,7 @@ func newMetrics(s *service) *metrics {
 	m.registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		m.requests, m.latency, m.duplicates, m.answers,
+		m.requests, m.latency, m.inHand, m.duplicates, m.answers,
 		outboxCollector{s.db},
 	)
 	relay, consumer := s.relay.Counts(), s.consumer.Counts()
@@ -116,6 +120,8 @@ func (m *metrics) handler() http.Handler {
 func (m *metrics) measure(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
+		m.inHand.Inc()
+		defer m.inHand.Dec()
 		seen := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
 		next.ServeHTTP(seen, r)
 		method, route := r.Method, chi.RouteContext(r.Context()).RoutePattern()

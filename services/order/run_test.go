@@ -229,7 +229,11 @@ func TestStopFinishesRequests(t *testing.T) {
 		if err := db.QueryRow(t.Context(), `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`).Scan(&waiting); err != nil {
 			return err
 		}
-		return testenv.Want(waiting, storeTurns) // the others wait for their turn
+		if err := testenv.Want(waiting, storeTurns); err != nil { // the others wait for their turn
+			return err
+		}
+		metrics := r.do(t, http.MethodGet, "/metrics", "").body
+		return testenv.Want(strings.Contains(string(metrics), fmt.Sprintf("baton_http_requests_in_hand %d\n", n+1)), true)
 	})
 
 	stopped := make(chan error, 1)

@@ -3,12 +3,12 @@ package events_test
 import (
 	"testing"
 
-	"example.com/baton/internal/bench"
+	"example.com/baton/internal/samples"
 	"example.com/baton/shared/events"
 )
 
 func BenchmarkDecode(b *testing.B) {
-	body := bench.Samples(1, "b")[0].Payload
+	body := samples.Events(1, "b")[0].Payload
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	for b.Loop() {
@@ -19,7 +19,7 @@ func BenchmarkDecode(b *testing.B) {
 }
 
 func BenchmarkEncode(b *testing.B) {
-	body := bench.Samples(1, "b")[0].Payload
+	body := samples.Events(1, "b")[0].Payload
 	e, err := events.Decode(body)
 	if err != nil {
 		b.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/baton/internal/bench"
+	"example.com/baton/internal/samples"
 	"example.com/baton/internal/testenv"
 	"example.com/baton/shared/outbox"
 )
@@ -26,7 +26,7 @@ func BenchmarkEnqueue(b *testing.B) {
 			b.ResetTimer()
 			for done := 0; done < b.N; done += batch {
 				b.StopTimer()
-				msgs := bench.Samples(min(batch, b.N-done), fmt.Sprint(done))
+				msgs := samples.Events(min(batch, b.N-done), fmt.Sprint(done))
 				b.StartTimer()
 				enqueueSamples(b, db, msgs)
 			}
@@ -41,7 +41,7 @@ func BenchmarkRelay(b *testing.B) {
 	db := emptyOutbox(b)
 	const chunk = 1000
 	for stored := 0; stored < b.N; stored += chunk {
-		enqueueSamples(b, db, bench.Samples(min(chunk, b.N-stored), fmt.Sprint(stored)))
+		enqueueSamples(b, db, samples.Events(min(chunk, b.N-stored), fmt.Sprint(stored)))
 	}
 	if _, err := db.Exec(b.Context(), `vacuum analyze outbox_messages`); err != nil {
 		b.Fatal(err)

@@ -296,9 +296,9 @@ func (w *worker) claimLoop(ctx context.Context, batches chan<- []*row) {
 }
 
 // A claim costs nearly as much for one row as for many. So one that did not fill
-// its batch is not followed at once by another: claims take a fifth of the time
-// at most, and the busier the database is the more they find. The first message
-// after a pause does not wait.
+// its batch is not followed at once by another, but after as long as five such
+// claims take: the busier the database is, the more the next one finds. mostPace
+// bounds that. The first message after a pause does not wait.
 const mostPace = 20 * time.Millisecond
 
 // relaySuspects sends rows that brought no answer before, each with nothing

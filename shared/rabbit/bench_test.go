@@ -12,7 +12,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"example.com/baton/internal/bench"
+	"example.com/baton/internal/samples"
 	"example.com/baton/internal/testenv"
 	"example.com/baton/shared/outbox"
 	"example.com/baton/shared/rabbit"
@@ -32,7 +32,7 @@ func BenchmarkPublisher(b *testing.B) {
 			if err := ch.QueueBind("q", "order.created", p.Exchange, false, nil); err != nil {
 				b.Fatal(err)
 			}
-			msgs := samples()
+			msgs := messagesToSend()
 			b.ReportAllocs()
 			b.ResetTimer()
 			publish(b, p, msgs, b.N)
@@ -73,7 +73,7 @@ func BenchmarkConsumer(b *testing.B) {
 		}
 		return nil
 	})
-	publish(b, p, samples(), b.N)
+	publish(b, p, messagesToSend(), b.N)
 
 	b.ReportAllocs()
 	b.ResetTimer()
@@ -110,9 +110,9 @@ func running(b *testing.B, f func(context.Context) error) {
 	b.Cleanup(func() { stop(); ended.Wait() })
 }
 
-// samples are more messages than can be in flight at once, to be sent over and
+// messagesToSend are more messages than can be in flight at once, to be sent over and
 // over: two with one id must not be in flight together.
-func samples() []outbox.Message { return bench.Samples(10_000, "b") }
+func messagesToSend() []outbox.Message { return samples.Events(10_000, "b") }
 
 // publish sends n messages, in the portions that a relay does, and returns when
 // all are confirmed.

@@ -1,4 +1,5 @@
-package bench
+// Package samples makes events to measure with.
+package samples
 
 import (
 	"fmt"
@@ -11,10 +12,10 @@ import (
 // SKUs is over how many SKUs the orders of a run are spread: SKU-B0 to SKU-B999.
 const SKUs = 1000
 
-// Samples are n order.created messages as the order service writes them, with
+// Events are n order.created messages as the order service writes them, with
 // payloads of about 250 bytes. The ids begin with prefix; each order is for one
 // of the SKUs in turn, or for sku if it is given.
-func Samples(n int, prefix string, sku ...string) []outbox.Message {
+func Events(n int, prefix string, sku ...string) []outbox.Message {
 	now := time.Now()
 	msgs := make([]outbox.Message, n)
 	for i := range msgs {
